@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 
@@ -34,6 +34,11 @@ class Metrics:
     def total_s(self) -> float:
         """Seconds of all stages together."""
         return self.preprocess_s + self.encode_s + self.prefill_s + self.decode_s
+
+    def __add__(self, other: "Metrics") -> "Metrics":
+        """Time and tokens of two requests together; the first token is that of the earlier one."""
+        both = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        return Metrics(**both | {"time_to_first_token_s": min(self.time_to_first_token_s, other.time_to_first_token_s)})
 
     def to_dict(self) -> dict[str, float | int]:
         """The fields by name, for JSON."""

@@ -10,10 +10,8 @@ from photonlite.errors import InputError, MissingDependencyError
 from photonlite.results.rings import Ring, fill_mask, group_rings
 from photonlite.results.svg import path_to_rings
 
-Item = dict[str, Any]
 
-
-def scale_item(item: Mapping[str, Any], x_scale: float, y_scale: float) -> Item:
+def scale_item(item: Mapping[str, Any], x_scale: float, y_scale: float) -> dict[str, Any]:
     """Return a copy with every coordinate multiplied; a segment's path is relative to its box and stays."""
     scaled = dict(item)
     scaled |= {key: item[key] * x_scale for key in ("x", "x_min", "x_max") if key in item}
@@ -54,6 +52,10 @@ def label_of(item: Mapping[str, Any]) -> str:
     return str(item.get("label", ""))
 
 
+def score_of(item: Mapping[str, Any]) -> float:
+    return float(item.get("score", 1.0))
+
+
 def number_labels(labels: Iterable[str], given: Mapping[str, int] | None, name: str, *, first: int) -> dict[str, int]:
     """Return the number of each label: as `given` by the argument `name`, or counted from `first`."""
     if given is None:
@@ -69,18 +71,17 @@ def coco_annotations(
     width: int,
     height: int,
     image_id: int | str,
-    category_ids: Mapping[str, int] | None,
+    category_ids: Mapping[str, int],
     first_id: int,
-) -> list[Item]:
+) -> list[dict[str, Any]]:
     """Return items with coordinates in pixels as COCO annotations (https://cocodataset.org/#format-data)."""
-    categories = number_labels(map(label_of, items), category_ids, "category_ids", first=1)
     annotations = []
     for index, item in enumerate(items):
         x0, y0, x1, y1 = (float(side) for side in box_of(item))
-        annotation: Item = {
+        annotation: dict[str, Any] = {
             "id": first_id + index,
             "image_id": image_id,
-            "category_id": categories[label_of(item)],
+            "category_id": category_ids[label_of(item)],
             "bbox": [x0, y0, x1 - x0, y1 - y0],
             "area": (x1 - x0) * (y1 - y0),
             "iscrowd": 0,
@@ -99,7 +100,7 @@ def coco_annotations(
 
 
 def supervision_detections(
-    items: Sequence[Mapping[str, Any]], masks: NDArray[np.bool_] | None, class_ids: Mapping[str, int] | None
+    items: Sequence[Mapping[str, Any]], masks: NDArray[np.bool_] | None, class_ids: Mapping[str, int]
 ) -> Any:
     """Return items with coordinates in pixels as `supervision.Detections`; points become boxes of no size."""
     try:
@@ -109,11 +110,10 @@ def supervision_detections(
             "to_supervision() needs the package supervision. Install it: pip install 'photonlite[supervision]'"
         ) from error
     labels = [label_of(item) for item in items]
-    numbers = number_labels(labels, class_ids, "class_ids", first=0)
     return supervision.Detections(
         xyxy=np.array([box_of(item) for item in items], dtype=np.float32).reshape(-1, 4),
         mask=masks,
-        confidence=np.array([item.get("score", 1.0) for item in items], dtype=np.float32),
-        class_id=np.array([numbers[label] for label in labels], dtype=np.int64),
+        confidence=np.array([score_of(item) for item in items], dtype=np.float32),
+        class_id=np.array([class_ids[label] for label in labels], dtype=np.int64),
         data={"class_name": np.array(labels, dtype=np.str_)},
     )

@@ -1,8 +1,8 @@
-"""Results with locations: objects, points and segments; several of them as one data set."""
+"""What results with locations share: drawing, units, filters, sums, exports, arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike, fspath
-from typing import Any, ClassVar, Self, TypeAlias, TypedDict, Unpack
+from os import PathLike
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,46 +14,57 @@ from photonlite.results.base import Metrics, SkillResult
 from photonlite.results.drawing.shapes import draw_items
 from photonlite.results.drawing.style import Style, open_image
 from photonlite.results.export import (
-    Item,
+    box_of,
     coco_annotations,
     label_of,
     number_labels,
     scale_item,
-    segment_masks,
+    score_of,
     supervision_detections,
 )
+from photonlite.results.items import Item
 
+Kind = TypeVar("Kind", bound=Item)
 _ROWS_SHOWN = 20
 
 
 class ResultInfo(TypedDict, total=False):
-    """Time and tokens of the request, why the list ended, and width and height of the image in pixels."""
+    """Time and tokens of the request, why the list ended, the image's width and height in pixels, the names asked for.
+
+    The place of a name among `names` is its class id.
+    """
 
     metrics: Metrics | None
     finish_reason: str | None
     picture_size: tuple[int, int] | None
+    names: Sequence[str]
 
 
-class _Spatial(SkillResult):
+class SpatialBase(SkillResult, Generic[Kind]):
     """A result whose value is a list of items with locations in the image."""
 
     _key: ClassVar[str]
     _noun: ClassVar[str]
+    _kind: type[Kind]
 
     #: (width, height) of the image whose pixels the coordinates are in; None: normalised to [0, 1].
     pixel_size: tuple[int, int] | None = None
 
     def __init__(
         self,
-        items: list[Item],
+        items: Iterable[Mapping[str, Any]],
         *,
         metrics: Metrics | None = None,
         finish_reason: str | None = None,
         picture_size: tuple[int, int] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
-        super().__init__({self._key: items}, metrics, finish_reason)
+        super().__init__({self._key: list(items)}, metrics, finish_reason)
         #: (width, height) of the upright image of the request; None where it is not known.
         self.picture_size = picture_size
+        #: The names asked for, also those without finds: the place of a name is its class id.
+        self.names = tuple(names)
+        _ = self._items
 
     def plot(
         self,
@@ -104,9 +115,59 @@ class _Spatial(SkillResult):
         Raises:
             InputError: A side is not positive.
         """
-        result = self.copy()
-        result[self._key] = self._items_in(width, height)
+        result = self._with(self._items_in(width, height))
         result.pixel_size = (width, height)
+        return result
+
+    def filter(
+        self, *, min_score: float | None = None, labels: str | Iterable[str] | None = None, max: int | None = None
+    ) -> Self:
+        """The same result with the items that meet all conditions, in their order.
+
+        Args:
+            min_score: The lowest score; items without a score count as certain.
+            labels: One label or several.
+            max: How many items, those with the highest scores.
+
+        Raises:
+            InputError: `min_score` is not a number from 0 to 1, or `max` is not a whole number of at least 0.
+        """
+        if min_score is not None and not (isinstance(min_score, int | float) and 0 <= min_score <= 1):
+            raise InputError(f"min_score is {min_score!r:.60}: give a number from 0 to 1")
+        if max is not None and not (isinstance(max, int) and max >= 0):
+            raise InputError(f"max is {max!r:.60}: give a whole number of at least 0")
+        wanted = {labels} if isinstance(labels, str) else None if labels is None else set(labels)
+        items = [
+            item
+            for item in self._items
+            if (min_score is None or score_of(item) >= min_score) and (wanted is None or label_of(item) in wanted)
+        ]
+        if max is not None:
+            best = sorted(range(len(items)), key=lambda index: -score_of(items[index]))[:max]
+            items = [items[index] for index in sorted(best)]
+        return self._with(items)
+
+    def __add__(self, other: Self) -> Self:
+        """Items of both results of one image, those of `other` behind; names that both asked for are one class.
+
+        Coordinates are in the units of the first result.
+
+        Raises:
+            InputError: The results are about images of different sizes.
+        """
+        if type(other) is not type(self):
+            return NotImplemented
+        if self.picture_size and other.picture_size and self.picture_size != other.picture_size:
+            raise InputError(
+                f"These results are about images of {self.picture_size} and {other.picture_size} pixels. Add results "
+                "of one image; photonlite.to_coco takes a list of results of several."
+            )
+        result = self._with([*self._items, *other._items_in(*(self.pixel_size or (1, 1)))])
+        result.names = tuple(dict.fromkeys((*self.names, *other.names)))
+        result.picture_size = self.picture_size or other.picture_size
+        result.metrics = self.metrics + other.metrics if self.metrics and other.metrics else None
+        if result.finish_reason == "stop":
+            result.finish_reason = other.finish_reason
         return result
 
     def to_coco(
@@ -126,7 +187,7 @@ class _Spatial(SkillResult):
             width: Of the image, in pixels; that of the request's image by default.
             height: Of the image, in pixels; that of the request's image by default.
             image_id: Goes into every annotation.
-            category_ids: The id of each label; without it labels are numbered from 1 as they come.
+            category_ids: The id of each label; without it the names asked for, and then other labels, count from 1.
             first_id: The id of the first annotation; the others count on from it.
 
         Returns:
@@ -136,7 +197,8 @@ class _Spatial(SkillResult):
             InputError: A label has no category id, a side is not positive, or the image's size is not known.
         """
         width, height = self.size(width, height)
-        return coco_annotations(self._items_in(width, height), width, height, image_id, category_ids, first_id)
+        categories = self.classes(category_ids, name="category_ids", first=1)
+        return coco_annotations(self._items_in(width, height), width, height, image_id, categories, first_id)
 
     def to_supervision(
         self, width: int | None = None, height: int | None = None, *, class_ids: Mapping[str, int] | None = None
@@ -149,19 +211,37 @@ class _Spatial(SkillResult):
         Args:
             width: Of the image, in pixels; that of the request's image by default.
             height: Of the image, in pixels; that of the request's image by default.
-            class_ids: The id of each label; without it labels are numbered from 0 as they come.
+            class_ids: The id of each label; without it the names asked for, and then other labels, count from 0.
 
         Raises:
             MissingDependencyError: The package `supervision` is not installed.
             InputError: A label has no class id, a side is not positive, or the image's size is not known.
         """
         width, height = self.size(width, height)
-        return supervision_detections(self._items_in(width, height), self._masks(width, height), class_ids)
+        items = self._items_in(width, height)
+        return supervision_detections(items, self._masks(width, height), self.classes(class_ids))
 
     @property
     def labels(self) -> list[str]:
         """The label of each item, in order; empty texts for those without one."""
         return [label_of(item) for item in self._items]
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The score of each item, 1 where there is none: float64 [n]."""
+        return np.array([score_of(item) for item in self._items], dtype=np.float64)
+
+    @property
+    def class_ids(self) -> NDArray[np.int64]:
+        """The place of each item's label among `names`, or behind them: int64 [n]."""
+        classes = self.classes()
+        return np.array([classes[label] for label in self.labels], dtype=np.int64)
+
+    def classes(
+        self, given: Mapping[str, int] | None = None, *, name: str = "class_ids", first: int = 0
+    ) -> dict[str, int]:
+        """Return the id of each name and label: as `given` by the argument `name`, or counted from `first`."""
+        return number_labels([*self.names, *self.labels] if given is None else self.labels, given, name, first=first)
 
     def size(self, width: int | None = None, height: int | None = None) -> tuple[int, int]:
         """Return width and height in pixels: those given, else those of the coordinates, else the image's own.
@@ -177,15 +257,27 @@ class _Spatial(SkillResult):
         return known
 
     @property
-    def _items(self) -> list[Item]:
-        items: list[Item] = self[self._key]
+    def _items(self) -> list[Kind]:
+        """The list itself, whose entries have attributes: plain dictionaries in it are replaced."""
+        items: list[Kind] = self[self._key]
+        if not all(isinstance(item, self._kind) for item in items):
+            items[:] = [item if isinstance(item, self._kind) else self._kind(item) for item in items]
         return items
 
-    def _items_in(self, width: int, height: int) -> list[Item]:
+    def _with(self, items: list[Kind]) -> Self:
+        """Return a copy with other items."""
+        result = self.copy()
+        result[self._key] = items
+        return result
+
+    def _boxes(self) -> NDArray[np.float64]:
+        return np.array([box_of(item) for item in self._items], dtype=np.float64).reshape(-1, 4)
+
+    def _items_in(self, width: int, height: int) -> list[Kind]:
         if not (width > 0 and height > 0):
             raise InputError(f"An image of {width} x {height} pixels has no area. Give its width and height in pixels.")
         own_width, own_height = self.pixel_size or (1, 1)
-        return [scale_item(item, width / own_width, height / own_height) for item in self._items]
+        return [self._kind(scale_item(item, width / own_width, height / own_height)) for item in self._items]
 
     def _masks(self, width: int, height: int) -> NDArray[np.bool_] | None:
         return None
@@ -204,160 +296,9 @@ class _Spatial(SkillResult):
             lines.append(f"  ... and {count - _ROWS_SHOWN} more")
         return "\n".join(lines)
 
-    def _location(self, item: Item) -> str:
+    def _location(self, item: Kind) -> str:
         box = item.get("bbox", item)
         return f"{self._xy(box['x_min'], box['y_min'])} to {self._xy(box['x_max'], box['y_max'])}"
 
     def _xy(self, x: float, y: float) -> str:
         return f"({x:.1f}, {y:.1f})" if self.pixel_size else f"({x:.3f}, {y:.3f})"
-
-
-class Detections(_Spatial):
-    """Boxes: `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, normalised to [0, 1].
-
-    Args:
-        objects: The boxes; label and score may be missing.
-        info: See `ResultInfo`.
-    """
-
-    _key = "objects"
-    _noun = "object"
-
-    def __init__(self, objects: list[Item], **info: Unpack[ResultInfo]) -> None:
-        super().__init__(objects, **info)
-
-
-class Points(_Spatial):
-    """Points: `{"points": [{"x", "y", "label", "score"}, ...]}`, normalised to [0, 1].
-
-    Args:
-        points: The points; label and score may be missing.
-        info: See `ResultInfo`.
-    """
-
-    _key = "points"
-    _noun = "point"
-
-    def __init__(self, points: list[Item], **info: Unpack[ResultInfo]) -> None:
-        super().__init__(points, **info)
-
-    def _location(self, item: Item) -> str:
-        return self._xy(item["x"], item["y"])
-
-
-class Segments(_Spatial):
-    """Outlines: `{"segments": [{"path", "bbox": {...}, "polygon": [[x, y], ...], "label", "score"}, ...]}`.
-
-    `path` is SVG path data relative to `bbox`; `bbox` and `polygon` are normalised to [0, 1].
-
-    Args:
-        segments: The outlines; label and score may be missing, and either the path or the polygon.
-        info: See `ResultInfo`.
-    """
-
-    _key = "segments"
-    _noun = "segment"
-
-    def __init__(self, segments: list[Item], **info: Unpack[ResultInfo]) -> None:
-        super().__init__(segments, **info)
-
-    def mask(self, width: int, height: int) -> NDArray[np.bool_]:
-        """The pixels of each segment: those whose centres its path encloses (its polygon, where it has no path).
-
-        Args:
-            width: Of the image, in pixels.
-            height: Of the image, in pixels.
-
-        Returns:
-            bool [n, height, width].
-
-        Raises:
-            InputError: A side is not positive, or a path is not SVG path data.
-        """
-        return segment_masks(self._items_in(width, height), width, height)
-
-    def _masks(self, width: int, height: int) -> NDArray[np.bool_]:
-        return self.mask(width, height)
-
-
-SpatialResult: TypeAlias = Detections | Points | Segments
-
-
-def to_coco(
-    results: Iterable[SpatialResult | Exception],
-    *,
-    file_names: Sequence[str | PathLike[str]] | None = None,
-    category_ids: Mapping[str, int] | None = None,
-) -> dict[str, list[dict[str, Any]]]:
-    """Return results as one COCO data set (https://cocodataset.org/#format-data), in pixels.
-
-    Image ids count from 1 in the order of the results, annotation ids from 1 over all of them.
-
-    Args:
-        results: Of `detect`, `point` or `segment`, in any mixture; an error that `batch` left in a result's place has
-            an image id and no image.
-        file_names: Of the images, in the same order.
-        category_ids: The id of each label; without it labels are numbered from 1 as they come.
-
-    Returns:
-        `{"images": [...], "annotations": [...], "categories": [...]}`.
-
-    Raises:
-        InputError: Something else is among the results, the number of file names differs, a label has no category id,
-            or the size of an image is not known.
-    """
-    checked = _check_results(results)
-    if file_names is not None and len(file_names) != len(checked):
-        raise InputError(
-            f"There are {len(checked)} results and {len(file_names)} file names. Give one for each result."
-        )
-    categories = dict(category_ids) if category_ids is not None else _number_classes(checked, first=1)
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for index, result in enumerate(checked):
-        if isinstance(result, Exception):
-            continue
-        width, height = result.size()
-        file_name = {} if file_names is None else {"file_name": fspath(file_names[index])}
-        images.append({"id": index + 1, "width": width, "height": height, **file_name})
-        annotations += result.to_coco(image_id=index + 1, category_ids=categories, first_id=len(annotations) + 1)
-    return {
-        "images": images,
-        "annotations": annotations,
-        "categories": [{"id": number, "name": label} for label, number in categories.items()],
-    }
-
-
-def to_supervision(
-    results: Iterable[SpatialResult | Exception], *, class_ids: Mapping[str, int] | None = None
-) -> list[Any]:
-    """Return one `supervision.Detections` for each result, in pixels, with the same class id for a label everywhere.
-
-    Args:
-        results: As for `to_coco`; an error gives None.
-        class_ids: The id of each label; without it labels are numbered from 0 as they come.
-
-    Raises:
-        MissingDependencyError: The package `supervision` is not installed.
-        InputError: Something else is among the results, a label has no class id, or the size of an image is not known.
-    """
-    checked = _check_results(results)
-    classes = dict(class_ids) if class_ids is not None else _number_classes(checked, first=0)
-    return [None if isinstance(result, Exception) else result.to_supervision(class_ids=classes) for result in checked]
-
-
-def _check_results(results: Iterable[SpatialResult | Exception]) -> list[SpatialResult | Exception]:
-    if isinstance(results, Mapping):
-        raise InputError("One result was given. Give a list of results, or call the method of the same name on it.")
-    checked = list(results)
-    for index, result in enumerate(checked):
-        if not isinstance(result, Detections | Points | Segments | Exception):
-            raise InputError(
-                f"Result {index} is of type {type(result).__name__}. Give results of detect, point or segment."
-            )
-    return checked
-
-
-def _number_classes(results: Iterable[SpatialResult | Exception], *, first: int) -> dict[str, int]:
-    labels = [label for result in results if not isinstance(result, Exception) for label in result.labels]
-    return number_labels(labels, None, "", first=first)

@@ -1,78 +1,105 @@
-import sys
-import types
+import json
+import pickle
 
+import numpy as np
 import pytest
 
-from photonlite import to_coco, to_supervision
-from photonlite.errors import ImageError, InputError, MissingDependencyError
-from photonlite.results import Caption, Detections, Points, Segments, path_to_polygon
-
-FRAME = {"x_min": 0.1, "y_min": 0.25, "x_max": 0.6, "y_max": 0.75}
-SQUARE = "M 0 0 L 1 0 L 1 1 L 0 1 Z"
-MUGS = Detections([{**FRAME, "label": "mug", "score": 0.5}] * 2, picture_size=(200, 100))
-PENS = Points([{"x": 0.5, "y": 0.5, "label": "pen", "score": 0.5}], picture_size=(40, 30))
-RING = Segments(
-    [{"path": SQUARE, "bbox": FRAME, "polygon": path_to_polygon(SQUARE, FRAME), "label": "mug", "score": 1.0}],
-    picture_size=(20, 10),
-)
+from photonlite import to_coco
+from photonlite.errors import InputError
+from photonlite.results import Detections, Metrics, Points, Segments
 
 
-def test_several_results_are_one_coco_data_set() -> None:
-    found = to_coco([PENS, MUGS, RING, Detections([], picture_size=(8, 8))], file_names=["a.png", "b.png", "c", "d"])
-
-    assert found["images"][0] == {"id": 1, "width": 40, "height": 30, "file_name": "a.png"}
-    assert [image["id"] for image in found["images"]] == [1, 2, 3, 4]
-    assert found["categories"] == [{"id": 1, "name": "pen"}, {"id": 2, "name": "mug"}]
-    assert [each["id"] for each in found["annotations"]] == [1, 2, 3, 4]
-    assert [each["image_id"] for each in found["annotations"]] == [1, 2, 2, 3]
-    assert [each["category_id"] for each in found["annotations"]] == [1, 2, 2, 2]
-    assert found["annotations"][1] == MUGS.to_coco(image_id=2, category_ids={"mug": 2}, first_id=2)[0]
+def box(label, score, left=0.0):
+    return {"x_min": left, "y_min": 0.25, "x_max": left + 0.5, "y_max": 0.75, "label": label, "score": score}
 
 
-def test_an_error_in_a_batch_keeps_the_ids_of_the_others() -> None:
-    found = to_coco([MUGS, ImageError("task 1: no image"), PENS])
-
-    assert [image["id"] for image in found["images"]] == [1, 3]
-    assert [each["image_id"] for each in found["annotations"]] == [1, 1, 3]
-    assert to_coco([]) == {"images": [], "annotations": [], "categories": []}
+MUGS = Detections([box("mug", 0.9), box("mug", 0.3, 0.5), box("mug", 0.6, 0.25)], names=("cup", "mug"))
 
 
-def test_category_ids_may_be_given() -> None:
-    found = to_coco([MUGS, PENS], category_ids={"mug": 7, "pen": 3, "cup": 1})
-
-    assert [each["category_id"] for each in found["annotations"]] == [7, 7, 3]
-    assert {"id": 1, "name": "cup"} in found["categories"]
-    with pytest.raises(InputError, match="category_ids has no id for the label 'pen'"):
-        to_coco([PENS], category_ids={"mug": 1})
-
-
-def test_values_other_than_lists_of_results_are_refused() -> None:
-    with pytest.raises(InputError, match="One result was given"):
-        to_coco(MUGS)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="Result 1 is of type Caption"):
-        to_coco([MUGS, Caption("a mug")])  # type: ignore[list-item]
-    with pytest.raises(InputError, match="2 results and 1 file names"):
-        to_coco([MUGS, PENS], file_names=["a.png"])
-    with pytest.raises(InputError, match="size is not known"):
-        to_coco([Detections([])])
+def test_the_list_of_a_result_is_an_attribute():
+    assert MUGS.objects is MUGS["objects"]
+    assert len(MUGS.objects) == 3
+    assert [item.score for item in MUGS.objects[1:]] == [0.3, 0.6]
+    assert Points([{"x": 0.5, "y": 0.25}]).points[0].y == 0.25
+    assert Segments([{"path": "M 0 0", "bbox": box("", 1)}]).segments[0].bbox.x_max == 0.5
 
 
-def test_several_results_share_the_classes_of_supervision(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("supervision")
-    monkeypatch.setattr(module, "Detections", types.SimpleNamespace, raising=False)
-    monkeypatch.setitem(sys.modules, "supervision", module)
-
-    pens, missing, mugs, ring = to_supervision([PENS, ImageError("gone"), MUGS, RING])
-
-    assert missing is None
-    assert [each.class_id.tolist() for each in (pens, mugs, ring)] == [[0], [1, 1], [1]]
-    [given] = to_supervision([PENS], class_ids={"pen": 9})
-    assert given.class_id.tolist() == [9]
-    with pytest.raises(InputError, match="class_ids has no id for the label 'pen'"):
-        to_supervision([PENS], class_ids={})
+def test_plain_dictionaries_put_into_a_result_get_attributes():
+    found = Detections([])
+    found["objects"].append(box("pen", 0.5))
+    assert found.objects[0].label == "pen"
+    assert found["objects"] is found.objects
 
 
-def test_missing_supervision_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "supervision", None)
-    with pytest.raises(MissingDependencyError, match="pip install 'photonlite"):
-        to_supervision([PENS])
+def test_results_convert_to_arrays():
+    assert MUGS.boxes.tolist() == [[0, 0.25, 0.5, 0.75], [0.5, 0.25, 1, 0.75], [0.25, 0.25, 0.75, 0.75]]
+    assert MUGS.boxes.dtype == MUGS.scores.dtype == np.float64
+    assert MUGS.scores.tolist() == [0.9, 0.3, 0.6]
+    assert MUGS.class_ids.tolist() == [1, 1, 1]
+    assert Points([{"x": 0.5, "y": 0.25}]).xy.tolist() == [[0.5, 0.25]]
+    assert Detections([]).boxes.shape == (0, 4)
+    assert Points([]).xy.shape == (0, 2)
+
+
+def test_filters_keep_the_order_and_what_the_result_is():
+    found = MUGS + Detections([box("pen", 0.7)], names=["pen"])
+    assert [item.score for item in found.filter(min_score=0.6).objects] == [0.9, 0.6, 0.7]
+    assert [item.score for item in found.filter(max=2).objects] == [0.9, 0.7]
+    assert [item.score for item in found.filter(labels="mug", max=2).objects] == [0.9, 0.6]
+    assert found.filter(labels=["pen", "cup"]).labels == ["pen"]
+    assert found.filter(max=0).objects == []
+    assert found.filter(labels="pen").class_ids.tolist() == [2]
+    assert found.filter() == found
+    assert len(found.objects) == 4
+
+
+@pytest.mark.parametrize("wrong", [{"min_score": 1.5}, {"min_score": "high"}, {"max": -1}, {"max": 1.5}])
+def test_a_filter_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(InputError, match=f"{next(iter(wrong))} is"):
+        MUGS.filter(**wrong)
+
+
+def test_a_sum_has_the_items_and_the_names_of_both():
+    more = Detections([box("pen", 0.5), box("mug", 0.4)], names=("pen", "mug"))
+    both = MUGS + more
+    assert type(both) is Detections
+    assert both["objects"] == MUGS["objects"] + more["objects"]
+    assert both.names == ("cup", "mug", "pen")
+    assert both.class_ids.tolist() == [1, 1, 1, 2, 1]
+    assert pickle.loads(pickle.dumps(both)).names == both.names
+    assert json.loads(json.dumps(both)) == both
+
+
+def test_a_sum_has_the_units_of_its_first_part():
+    left, right = Detections([box("mug", 0.9)]), Detections([box("mug", 0.9)]).to_pixels(200, 100)
+    assert (left + right).boxes.tolist() == [[0, 0.25, 0.5, 0.75]] * 2
+    assert (right + left).boxes.tolist() == [[0, 25, 100, 75]] * 2
+    assert (right + left).pixel_size == (200, 100)
+
+
+def test_a_sum_has_the_cost_of_both_and_the_reason_that_matters():
+    first = Detections([], metrics=Metrics(decode_s=0.5, output_tokens=3), finish_reason="stop")
+    second = Detections([], metrics=Metrics(decode_s=0.25, output_tokens=4), finish_reason="max_objects")
+    assert (first + second).metrics == Metrics(decode_s=0.75, output_tokens=7)
+    assert (first + second).truncated
+    assert (second + first).truncated
+    assert (first + MUGS).metrics is None
+
+
+def test_sums_that_make_no_sense_are_refused():
+    with pytest.raises(TypeError):
+        _ = MUGS + Points([])
+    with pytest.raises(InputError, match="images of"):
+        _ = Detections([], picture_size=(4, 3)) + Detections([], picture_size=(3, 4))
+
+
+def test_names_without_finds_keep_their_ids():
+    found = Detections([box("pen", 1.0)], names=("mug", "pen"), picture_size=(40, 30))
+    other = Detections([box("cup", 1.0)], names=("cup", "mug"), picture_size=(40, 30))
+    assert [each["category_id"] for each in found.to_coco()] == [2]
+    both = to_coco([found, other])
+    assert both["categories"] == [{"id": 1, "name": "mug"}, {"id": 2, "name": "pen"}, {"id": 3, "name": "cup"}]
+    assert [each["category_id"] for each in both["annotations"]] == [2, 3]
+    pytest.importorskip("supervision")
+    assert found.to_supervision().class_id.tolist() == [1]
+    assert found.to_supervision(class_ids={"pen": 9}).class_id.tolist() == [9]
