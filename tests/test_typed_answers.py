@@ -7,7 +7,7 @@ import json
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pydantic
 import pytest
@@ -36,7 +36,7 @@ from photonlite.skills.typed.question import TypedQuestion
 from tests.compiling import FakeCompiler, Workshop, fake_compilers
 from tests.plain import PlainEngine, Sampler
 from tests.serving import GUARD, IMAGE, Gate, counters, double, make_image, network, on_thread, run, serve, settle
-from tests.tiny import CPU
+from tests.tiny import CPU, tiny_config
 
 
 class Thing(pydantic.BaseModel):
@@ -433,6 +433,75 @@ def test_closing_without_draining_ends_a_scored_choice(way: str, monkeypatch: py
         asked = {"image": IMAGE, "question": "why?", "choices": ["ab", "ac", "b"]}
         with pytest.raises(ModelError, match="the model is closed: load it again"):
             model.query(**asked) if way == "query" else asyncio.run(model.aquery(**asked))
+
+
+class Picky(Thing):
+    """Refuses as many answers as are left in `refusals`."""
+
+    refusals: ClassVar[list[str]] = []
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "Picky":
+        if self.refusals:
+            raise ValueError(self.refusals.pop())
+        return self
+
+
+@pytest.fixture
+def roomy() -> Iterator[VisionModel]:
+    """A model whose context has room for notes about refused answers."""
+    with serve(double(tiny_config(text={"max_context": 400}))) as model:
+        yield model
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "query": lambda model, **asked: model.query(**asked),
+    "aquery": lambda model, **asked: run(model.aquery(**asked)),
+    "batch": lambda model, **asked: model.batch([{"skill": "query", **asked}], errors="raise")[0],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_refused_answer_is_asked_for_again(compilers: list[FakeCompiler], roomy: VisionModel, way: str) -> None:
+    form = asked({"schema": Picky, "retries": 2})
+    once = roomy.query(**form).metrics
+    encodings = counters(roomy)["steps"]["encode"]
+    Picky.refusals[:] = ["too small", "too large"]
+
+    found = WAYS[way](roomy, **form)
+
+    assert isinstance(found["answer"], Picky)
+    assert (Picky.refusals, counters(roomy)["requests_submitted"]) == ([], 4)
+    assert found.metrics.output_tokens > once.output_tokens
+    assert counters(roomy)["steps"]["encode"] == encodings
+    assert len(compilers[0].asked) == 2
+    assert roomy.open_requests == 0
+
+
+def test_the_last_answer_that_is_refused_is_an_error(compilers: list[FakeCompiler], roomy: VisionModel) -> None:
+    Picky.refusals[:] = ["never reached", "too small", "too large"]
+    with pytest.raises(SchemaError, match="too small"):
+        roomy.query(**asked({"schema": Picky, "retries": 1}))
+    with pytest.raises(SchemaError, match="never reached"):
+        roomy.query(**asked({"schema": Picky}))
+
+
+def test_the_deadline_covers_all_tries(
+    compilers: list[FakeCompiler], roomy: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    further = TypedQuestion.further
+
+    def late(self: TypedQuestion, tries: Any, completion: Any) -> Any:
+        found = further(self, tries, completion)
+        if found:
+            handle = next(iter(roomy._session.open))
+            handle.begun -= GUARD  # the first try has taken so long
+        return found
+
+    monkeypatch.setattr(TypedQuestion, "further", late)
+    Picky.refusals[:] = ["too small"]
+    with pytest.raises(DeadlineError, match=f"within {GUARD:g} s"):
+        roomy.query(**asked({"schema": Picky, "retries": 1}), deadline_s=GUARD)
 
 
 def test_typed_answers_take_cache_salt_and_realtime(compilers: list[FakeCompiler], model: VisionModel) -> None:

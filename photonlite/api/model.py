@@ -24,7 +24,7 @@ from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
 from photonlite.skills.typed.choices import ChoiceQuestion
 from photonlite.skills.typed.forms import ChoicesForm, form_of
-from photonlite.skills.typed.question import TypedQuestion
+from photonlite.skills.typed.question import TypedQuestion, check_retries
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -232,6 +232,7 @@ class VisionModel:
         schema: Any = None,
         choices: Iterable[str] | None = None,
         regex: str | re.Pattern[str] | None = None,
+        retries: int = 0,
         **options: Unpack[Options],
     ) -> Answer:
         """Answer a question.
@@ -249,6 +250,9 @@ class VisionModel:
                 JSON Schema keep their order, and what could not be enforced is refused. At most `max_tokens` tokens.
             choices: The texts to choose from, at most 5,000 of 1,000 characters; `max_tokens` does not cut them.
             regex: The pattern that the whole answer has to match.
+            retries: How often, from 0 to 5, a question with a schema is asked again where the type's validators refuse
+                the answer: with what was wrong behind the question. All tries together keep to the deadline, metrics
+                are their sums, and the last answer's `SchemaError` is raised. Not for streams.
 
         Returns:
             `{"answer": str}`, or `{"answer": iterator of str}`; with reasoning also `"reasoning": {"text",
@@ -270,6 +274,7 @@ class VisionModel:
         asked = query.read_question(
             prompts, question, with_image=image is not None, reasoning=reasoning, refs=spatial_refs, settings=sampling
         )
+        retries = check_retries(retries, form, stream=stream)
         if form is None:
             request = query.build(prompts, asked)
             finish, pieces = partial(query.finish, request, prompts), partial(query.stream, request, prompts)
@@ -279,8 +284,8 @@ class VisionModel:
             typed = ChoiceQuestion(prompts, asked, form)
             more: dict[str, Any] = {"typed": typed, "further": typed.further}
         else:
-            typed = TypedQuestion(prompts, asked, form)
-            more = {"typed": typed}
+            typed = TypedQuestion(prompts, asked, form, retries)
+            more = {"typed": typed, "further": typed.further if retries else None, "retried": True}
         more["stream"] = typed.stream if stream else None
         return self._ask("query", image, typed.draft, typed.finish, options, **more)
 

@@ -127,7 +127,7 @@ class Session:
         if task.further is None:
             self._submit(handle)
         else:
-            yield from self._score(handle, task.further)
+            yield from self._ask_further(handle, task.further, retried=task.retried)
 
     def _submit(self, handle: RequestHandle) -> None:
         if handle.ended():
@@ -143,8 +143,8 @@ class Session:
         )
         handle.attach(partial(self.engine.cancel, sequence))
 
-    def _score(self, handle: RequestHandle, further: Callable[[Any, Completion], Any]) -> Steps:
-        """Answer with one of some choices: follow-up requests score what the first one left aside, until nothing is."""
+    def _ask_further(self, handle: RequestHandle, further: Callable[[Any, Completion], Any], *, retried: bool) -> Steps:
+        """Answer with several requests: of a scored choice, or of a typed question that is asked again."""
         first = handle.follow_up(handle.request)
         first.encode_s = handle.encode_s
         first.when_computed(handle.release)
@@ -163,7 +163,8 @@ class Session:
             for following, request in further(branch, found):
                 asked.append((following, handle.follow_up(request)))
                 self._submit(asked[-1][1])
-        completion = dataclasses.replace(first.result(), metrics=_total(metrics))
+        answered = asked[-1 if retried else 0][1].result()
+        completion = dataclasses.replace(answered, metrics=_total(metrics))
         for token in completion.tokens:
             handle.on_token(token)
         handle.finish(completion)

@@ -90,6 +90,7 @@ class Task(Generic[R]):
     typed: DeferredRequest | None = None  # makes the request once its grammar is compiled
     # Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None
+    retried: bool = False  # the last of these requests has the answer, not the first
 
     def result_of(self, handle: RequestHandle) -> R:
         completion, image = handle.result(), handle.image

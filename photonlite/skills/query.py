@@ -9,8 +9,8 @@ reasoning ... 7 (ground) words 5 5 5 5 ... 9 (end) ... 3 (answer) words ... 0 (e
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Unpack
+from dataclasses import dataclass, replace
+from typing import Any, Self, Unpack
 
 from photonlite.errors import SpatialRefError
 from photonlite.grammar.decoding.grammars import ReasoningGrammar, TextGrammar, Vocabulary
@@ -38,6 +38,13 @@ class CheckedQuestion:
     reasoning: bool
     room: int
     settings: SamplingSettings
+    refs: Sequence[Sequence[float]] = ()
+
+    def with_note(self, prompts: Prompts, note: str) -> Self | None:
+        """Return the question with a note behind it; None where the context has no room for an answer then."""
+        prompt = prompts.query(f"{self.subject}\n{note}", reasoning=self.reasoning, refs=self.refs)
+        room = self.room - (len(prompt) - len(self.prompt))
+        return replace(self, prompt=prompt, room=room) if room > 0 else None
 
     def request(self, grammar: Grammar, budget: int) -> Request:
         return Request("query", self.prompt, grammar, budget, self.settings, self.subject)
@@ -61,7 +68,8 @@ def read_question(
     if places and not with_image:
         raise SpatialRefError("spatial references were given without an image: hand in the image they belong to")
     prompt = prompts.query(subject, reasoning=reasoning, refs=places)
-    return CheckedQuestion(subject, prompt, reasoning, room_after(prompt, prompts, with_image=with_image), settings)
+    room = room_after(prompt, prompts, with_image=with_image)
+    return CheckedQuestion(subject, prompt, reasoning, room, settings, places)
 
 
 def build(prompts: Prompts, asked: CheckedQuestion) -> Request:

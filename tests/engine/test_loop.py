@@ -55,9 +55,7 @@ class Gate:
         assert self.opened.wait(LONG)
 
 
-def sequence(
-    number: int, budget: int = 100, deadline: float | None = None, image: FakeImage | None = None
-) -> Sequence:
+def sequence(number: int, budget: int = 100, deadline: float | None = None, image: FakeImage | None = None) -> Sequence:
     request = Request("query", (Token(1),), Words(budget), budget, SamplingSettings())
     return Sequence(number, request, Ended(), PREFIX if image else 1, image, deadline=deadline)
 

@@ -143,9 +143,7 @@ def test_unsupported_tasks_are_refused_at_once(loop: RealtimeLoop, model: FakeMo
     assert loop.question.task == "detect"
 
 
-def test_a_raising_callback_is_counted_and_the_loop_goes_on(
-    model: FakeModel, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_raising_callback_is_counted_and_the_loop_goes_on(model: FakeModel, caplog: pytest.LogCaptureFixture) -> None:
     def broken(result: FrameResult) -> None:
         raise ZeroDivisionError
 

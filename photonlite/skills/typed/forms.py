@@ -205,8 +205,13 @@ def _validated(adapter: TypeAdapter[Any], text: str) -> Any:
         return adapter.validate_json(text)
     except ValidationError as cause:
         # The answer keeps to the schema: this is a rule that the schema does not state.
-        first = cause.errors(include_url=False)[0]
         raise SchemaError(
-            f"the answer {text[:200]} keeps to the type's JSON schema, but not to its validators: {first['msg']} (at "
-            f"{'.'.join(map(str, first['loc'])) or 'the top'}); state the rule in the schema, or drop it"
+            f"the answer {text[:200]} keeps to the type's JSON schema, but not to its validators: "
+            f"{complaint(cause)}; state the rule in the schema, drop it, or allow more retries"
         ) from cause
+
+
+def complaint(error: ValidationError) -> str:
+    """Return what validators found wrong, and where, in at most 300 characters."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:5]
+    return "; ".join(f"{one['msg']} (at {'.'.join(map(str, one['loc'])) or 'the top'})" for one in found)[:300]

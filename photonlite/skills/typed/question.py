@@ -11,11 +11,13 @@ tokens ──> JSON text, places spelled out ──> object
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from photonlite.errors import UnsupportedSkillError
+from pydantic import ValidationError
+
+from photonlite.errors import GrammarError, SchemaError, SettingsError, UnsupportedSkillError
 from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.grammars import BudgetedGrammar, ReasoningGrammar
@@ -24,10 +26,14 @@ from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
+from photonlite.settings import plain
 from photonlite.skills.base import Prompts, box, clamp, read_text, score
 from photonlite.skills.encode import FixedGrammar
 from photonlite.skills.query import CheckedQuestion, with_reasoning
-from photonlite.skills.typed.forms import TextForm
+from photonlite.skills.typed.forms import Form, TextForm, complaint
+
+MAX_RETRIES = 5
+"""Largest `retries` of a question: a rule that six answers break should stand in the schema."""
 
 _DIGITS = 6
 """Significant digits of a spelled number: a pixel of an image of a million pixels across."""
@@ -76,16 +82,34 @@ class DeferredRequest(ABC):
         return question.request(ReasoningGrammar(self._prompts.vocabulary, whole, thinking, answer), whole)
 
 
+def check_retries(retries: object, form: Form | None, *, stream: bool) -> int:
+    """Return how often a question may be asked again; raises `SettingsError`."""
+    number = plain(retries)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_RETRIES:
+        raise SettingsError(f"retries is {retries!r:.60}: give a whole number from 0 to {MAX_RETRIES}")
+    if number and stream:
+        raise SettingsError("retries cannot be combined with stream: pieces that were read cannot be taken back")
+    if number and (not isinstance(form, TextForm) or form.spelled):
+        raise SettingsError("retries is for answers with a schema, which validators may refuse: leave it out")
+    return number
+
+
 class TypedQuestion(DeferredRequest):
-    def __init__(self, prompts: Prompts, question: CheckedQuestion, form: TextForm) -> None:
+    """A question whose answer has a form; it is asked again, at most `retries` times, where validators refuse that."""
+
+    def __init__(self, prompts: Prompts, question: CheckedQuestion, form: TextForm, retries: int = 0) -> None:
         super().__init__(prompts, question)
         self.spec = form.spec
         self._form = form
+        self._retries = retries
+        self._automaton: Automaton | None = None
+        self._accepted: tuple[str, Any] | None = None  # a text and its value: no answer is validated twice
 
     def bind(self, automaton: Automaton | None) -> Request:
         """Make the request; a GrammarError is raised where no answer fits the context and `max_tokens`."""
         if automaton is None:
             raise AssertionError("a typed question needs its automaton")
+        self._automaton = automaton
         _require_heads(self._prompts.skills, automaton)
         question, limit = self._question, self._question.settings.max_tokens
         make = UniqueNamesGrammar if automaton.tables.free_names else TypedGrammar
@@ -98,6 +122,31 @@ class TypedQuestion(DeferredRequest):
             return replace(question, prompt=()).request(grammar, 0)
         return question.request(grammar, budget)
 
+    def further(self, tries: int | None, completion: Completion) -> Sequence[tuple[int, Request]]:
+        """Return the request that asks again, with what was wrong, where validators refuse the answer; () elsewhere.
+
+        The question that was asked first is the one that gets the note. Where that does not fit the context, nothing
+        is asked again.
+        """
+        tries = tries or 1
+        if tries > self._retries:
+            return ()
+        text = read_text(self._reader()[0], completion.tokens)
+        try:
+            self._value(text)
+            return ()
+        except SchemaError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                return ()
+            note = f"The answer {text:.300} is wrong: {complaint(error.__cause__)}. Give another answer."
+        question = self._question.with_note(self._prompts, note)
+        if question is None:
+            return ()
+        try:
+            return [(tries + 1, TypedQuestion(self._prompts, question, self._form).bind(self._automaton))]
+        except GrammarError:  # no answer is short enough for what the note has left of the context
+            return ()
+
     def _reader(self) -> tuple[TokenReader, dict[str, Any]]:
         reasoning, reader = with_reasoning(self._prompts, TypedReader(self._prompts), self._question.reasoning)
         return reader, {"reasoning": reasoning}
@@ -107,7 +156,9 @@ class TypedQuestion(DeferredRequest):
         return self._form.read
 
     def _value(self, text: str) -> dict[str, Any]:
-        return {"answer": self._form.read(text), "text": None if self._form.spelled else text}
+        if self._accepted is None or self._accepted[0] != text:
+            self._accepted = text, self._form.read(text)
+        return {"answer": self._accepted[1], "text": None if self._form.spelled else text}
 
 
 def _require_heads(skills: tuple[str, ...], automaton: Automaton) -> None:

@@ -2,15 +2,17 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
+import pydantic
 import pytest
 
-from photonlite.errors import GrammarError, UnsupportedSkillError
+from photonlite.errors import GrammarError, SchemaError, SettingsError, UnsupportedSkillError
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.request import Allowed, Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption, Point
 from photonlite.skills.query import read_question
 from photonlite.skills.typed.forms import TextForm, form_of
-from photonlite.skills.typed.question import TypedQuestion, TypedReader
+from photonlite.skills.typed.question import TypedQuestion, TypedReader, check_retries
 from tests.compiling import Workshop
 from tests.skills.fake import METRICS, FakePrompts, awaited, completion, coordinate, size
 
@@ -42,13 +44,17 @@ class Spelling:
 
 
 def question(
-    schema: Any = PLACE, regex: str | None = None, prompts: FakePrompts | None = None, **changes: Any
+    schema: Any = PLACE,
+    regex: str | None = None,
+    prompts: FakePrompts | None = None,
+    retries: int = 0,
+    **changes: Any,
 ) -> TypedQuestion:
     prompts = prompts or SpellingPrompts(max_context=1000)
     arguments = {"with_image": True, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
     form = form_of(schema if regex is None else None, None, regex)
     assert isinstance(form, TextForm)
-    return TypedQuestion(prompts, read_question(prompts, "where?", **arguments), form)
+    return TypedQuestion(prompts, read_question(prompts, "where?", **arguments), form, retries)
 
 
 def bound(one: TypedQuestion) -> Request:
@@ -217,3 +223,76 @@ def test_numbers_are_clamped_and_rounded() -> None:
 
     assert spelled == {"x_min": 0.283333, "y_min": 0.94, "x_max": 0.383333, "y_max": 1.0, "score": spelled["score"]}
     assert 0 < spelled["score"] < 1e-6
+
+
+CHECKED: list[int] = []
+
+
+class Even(pydantic.BaseModel):
+    number: int = pydantic.Field(ge=0, le=9)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "Even":
+        CHECKED.append(self.number)
+        if self.number % 2:
+            raise ValueError("odd, " + "and " * 200)
+        return self
+
+
+def odd(one: TypedQuestion) -> Completion:
+    return told(bound(one), spell('{"number":3}'))
+
+
+def test_a_refused_answer_is_asked_about_again_with_the_reason() -> None:
+    prompts = SpellingPrompts(max_context=1000)
+    one = question(Even, prompts=prompts, retries=2, refs=[(0.5, 0.5)])
+
+    [(tries, again)] = one.further(None, odd(one))
+    [(tries, _)] = one.further(tries, odd(one))
+    assert (tries, one.further(tries, odd(one))) == (3, ())
+
+    (_, first, _, refs), *retries = prompts.asked
+    assert (first, len(refs), len(retries)) == ("where?", 1, 2)
+    for _, text, reasoning, places in retries:
+        assert text.startswith('where?\nThe answer {"number":3} is wrong: Value error, odd, and and')
+        assert text.endswith("Give another answer.")
+        assert len(text) < 400
+        assert (reasoning, places) == (False, refs)
+    assert len(again.prompt) == len(retries[0][1].split())
+
+
+def test_an_accepted_answer_is_validated_once_and_not_asked_about_again() -> None:
+    one = question(Even, retries=2)
+    answered = told(bound(one), spell('{"number":4}'))
+    CHECKED.clear()
+
+    assert one.further(None, answered) == ()
+    assert one.finish(answered)["answer"].number == 4
+    assert CHECKED == [4]
+
+
+@pytest.mark.parametrize(("left", "asked"), [(20, 0), (80, 0), (100, 1)])
+def test_nothing_is_asked_again_where_the_reason_leaves_no_room_for_an_answer(left: int, asked: int) -> None:
+    prompts = SpellingPrompts(max_context=26 + left)  # the note takes 74 words, and the shortest answer 12 letters
+    one = question(Even, prompts=prompts, retries=1)
+
+    assert len(one.further(None, odd(one))) == asked
+    with pytest.raises(SchemaError, match="not to its validators"):
+        one.finish(odd(one))
+
+
+@pytest.mark.parametrize("retries", [-1, 6, True, 1.5, "1", None])
+def test_retries_are_a_small_whole_number(retries: Any) -> None:
+    with pytest.raises(SettingsError, match="retries is .* from 0 to 5"):
+        check_retries(retries, form_of(Even, None, None), stream=False)
+
+
+def test_only_answers_of_a_schema_that_are_not_streamed_are_asked_for_again() -> None:
+    typed = form_of(Even, None, None)
+    assert check_retries(np.int64(5), typed, stream=False) == 5
+    assert check_retries(0, None, stream=True) == 0
+    with pytest.raises(SettingsError, match="stream"):
+        check_retries(1, typed, stream=True)
+    for form in (None, form_of(None, ["a", "b"], None), form_of(None, None, "a")):
+        with pytest.raises(SettingsError, match="for answers with a schema"):
+            check_retries(1, form, stream=False)
