@@ -153,7 +153,7 @@ def decoders(kind: str) -> Iterator[tuple[str, Decoder]]:
         return pyvips.Image.new_from_buffer(data, "").numpy()
 
     known: dict[str, tuple[str, Callable[[Any, bytes], Any]]] = {
-        "cv2": ("opencv-python-headless", opencv),
+        "cv2": ("opencv-python", opencv),
         "pyvips": ("pyvips", vips),
     }
     if kind == "jpeg":

@@ -154,8 +154,8 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
-    source = "a folder of images, a GIF or WebP, a video, or a camera's number (videos and cameras need "
-    parser.add_argument("--source", required=True, help=f"{source}photonlite[video])")
+    source = "a folder of images, a GIF or WebP, a video, a camera's number, or the address of a stream such as rtsp://"
+    parser.add_argument("--source", required=True, help=f"{source} (the last three need photonlite[video])")
     parser.add_argument("--task", choices=SKILLS, default="detect", help="what to ask about every frame")
     parser.add_argument("--object", help="what to detect, point at or segment")
     parser.add_argument("--question", help="what to answer, for the task query")

@@ -4,8 +4,9 @@
 |---|---|
 | a folder | its images by name, animations frame by frame |
 | an image, a GIF or a WebP | its frames, at the rate that the file gives |
-| a video file | its frames, at the rate that the file gives; needs OpenCV |
-| a whole number, "0", "camera:0" | what that camera sees, as it comes; needs OpenCV |
+| a video file | its frames, at the rate that the file gives; needs PyAV |
+| a whole number, "0", "camera:0" | what that camera sees, as it comes; needs PyAV |
+| "rtsp://...", "http://...", ... | what a stream sends, as it comes; connected again when it breaks off; needs PyAV |
 | a callable | what it returns, until it returns None |
 | an iterable | its items |
 
@@ -17,28 +18,18 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageSequence
 
-from photonlite.errors import (
-    ImageDecodeError,
-    ImageNotFoundError,
-    InputError,
-    MissingDependencyError,
-    SettingsError,
-)
+from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError, SettingsError
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.settings import plain
+from photonlite.video.reader import LIVE_URL, camera_frames, stream_frames, video_frames, video_info
 
-Pixels = npt.NDArray[np.uint8]
 Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
 """What `open_source` takes."""
 
@@ -58,7 +49,7 @@ class Frames:
 def open_source(source: Source) -> Frames:
     """Find out what a source is, and check that it is there; nothing is read before it is played.
 
-    Raises an ImageError, an InputError, or a MissingDependencyError where OpenCV is needed.
+    Raises an ImageError, an InputError, or a MissingDependencyError where PyAV is needed.
     """
     source = plain(source)
     if isinstance(source, int) and not isinstance(source, bool):
@@ -67,6 +58,8 @@ def open_source(source: Source) -> Frames:
         camera = _CAMERA.fullmatch(str(source))
         if camera is not None and not Path(source).is_file():
             return open_source(int(camera[1] or camera[2]))
+        if LIVE_URL.match(str(source)):
+            return Frames(partial(stream_frames, str(source)), None, repeatable=False)
         return _open_path(Path(source))
     if callable(source):
         return Frames(partial(_called, source), DEFAULT_RATE, repeatable=False)
@@ -88,10 +81,11 @@ def _open_path(path: Path) -> Frames:
         return _open_folder(path)
     if not path.is_file():
         raise ImageNotFoundError(
-            f"there is no source {str(path)!r}: give a folder, an animation, a video or a camera's number such as 0"
+            f"there is no source {str(path)!r}: give a folder, an animation, a video, a camera's number such as 0, or "
+            "the address of a stream"
         )
     if path.suffix.lower() in VIDEOS:
-        return Frames(partial(_video_frames, path), _video_rate(path), repeatable=True)
+        return Frames(lambda: (frame.pixels for frame in video_frames(path)), video_info(path).rate, repeatable=True)
     return Frames(partial(_frames_of, path), _rate_of(path), repeatable=True)
 
 
@@ -127,56 +121,6 @@ def _rate_of(path: Path) -> float:
     except (OSError, SyntaxError, ValueError) as error:
         raise ImageDecodeError(f"{str(path)!r} cannot be read as an image: {error}") from error
     return 1000 / milliseconds if milliseconds > 0 else DEFAULT_RATE
-
-
-def camera_frames(number: int) -> Iterator[Pixels]:
-    """Yield what a camera sees, [height, width, 3] RGB, for as long as it gives frames."""
-    return _captured(number, InputError(f"camera {number} cannot be opened: check that it is connected and not in use"))
-
-
-def _video_frames(path: Path) -> Iterator[Pixels]:
-    return _captured(str(path), _no_video(path))
-
-
-def _video_rate(path: Path) -> float | None:
-    with _opened(str(path), _no_video(path)) as (cv2, capture):
-        rate = float(capture.get(cv2.CAP_PROP_FPS))
-    return rate if 0 < rate < 1000 else None
-
-
-def _no_video(path: Path) -> ImageDecodeError:
-    return ImageDecodeError(f"{str(path)!r} cannot be read as a video: convert it to MP4 with H.264")
-
-
-def opencv() -> Any:
-    """Import OpenCV, which is optional; raises `MissingDependencyError`."""
-    try:
-        return import_module("cv2")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "videos and cameras need OpenCV: pip install 'photonlite[video]' (folders, GIF and WebP do without it)"
-        ) from error
-
-
-@contextmanager
-def _opened(source: int | str, refusal: Exception) -> Iterator[tuple[Any, Any]]:
-    """Open a camera or a file with OpenCV; yields the package and its reader."""
-    cv2 = opencv()
-    capture = cv2.VideoCapture(source)
-    try:
-        if not capture.isOpened():
-            raise refusal
-        yield cv2, capture
-    finally:
-        capture.release()
-
-
-def _captured(source: int | str, refusal: Exception) -> Iterator[Pixels]:
-    with _opened(source, refusal) as (cv2, capture):
-        if isinstance(source, int):
-            capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # old frames are of no use
-        while (read := capture.read())[0]:
-            yield cv2.cvtColor(read[1], cv2.COLOR_BGR2RGB)
 
 
 def paced(

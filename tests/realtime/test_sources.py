@@ -9,8 +9,9 @@ from PIL import Image
 
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError, MissingDependencyError, SettingsError
 from photonlite.realtime import RealtimeLoop, sources
-from photonlite.realtime.sources import Feed, Frames, camera_frames, open_source, paced
+from photonlite.realtime.sources import Feed, Frames, open_source, paced
 from tests.realtime.fake import GUARD, FakeModel
+from tests.video.clips import make_clip, reds
 
 COLORS = ("red", "lime", "blue")
 
@@ -221,25 +222,16 @@ def test_impossible_limits_are_refused(loop: RealtimeLoop, limits: dict[str, flo
         Feed(loop, open_source(["a"]), **limits)
 
 
-def test_a_video_plays_in_rgb_at_its_own_rate(tmp_path: Path) -> None:
-    cv2 = pytest.importorskip("cv2")
-    path = tmp_path / "clip.avi"
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 20, (64, 48))
-    for level in (0, 100, 200):
-        writer.write(np.full((48, 64, 3), (0, 0, level), np.uint8))  # blue, green, red
-    writer.release()
-
-    frames = open_source(path)
-    played = list(frames.play())
+def test_a_video_plays_at_its_own_rate_again_and_again(tmp_path: Path) -> None:
+    frames = open_source(make_clip(tmp_path / "clip.mp4"))
 
     assert frames.rate == 20
-    assert [frame.shape for frame in played] == [(48, 64, 3)] * 3
-    assert [int(frame[0, 0, 0]) for frame in played] == pytest.approx([0, 100, 200], abs=8)
-    assert max(int(frame[0, 0, 2]) for frame in played) < 16
+    assert frames.repeatable
+    for _ in range(2):
+        assert reds(frames.play()) == list(range(10))
 
 
 def test_broken_videos_are_refused_when_opened(tmp_path: Path) -> None:
-    pytest.importorskip("cv2")
     path = tmp_path / "clip.mp4"
     path.write_bytes(b"no video at all")
 
@@ -247,45 +239,17 @@ def test_broken_videos_are_refused_when_opened(tmp_path: Path) -> None:
         open_source(path)
 
 
-class FakeCamera:
-    """Stands for `cv2`: one camera, number 0, that gives two frames and is then unplugged."""
+@pytest.mark.parametrize("url", ["rtsp://camera/1", "RTSP://camera/1", "http://camera/video.mjpg", "udp://@:5000"])
+def test_the_address_of_a_stream_is_a_source_without_a_rate(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setattr(sources, "stream_frames", lambda asked: iter([asked]))
+    frames = open_source(url)
 
-    CAP_PROP_BUFFERSIZE = CAP_PROP_FPS = COLOR_BGR2RGB = 0
-    released = 0
-
-    def VideoCapture(self, number: int) -> "FakeCamera":  # noqa: N802 - OpenCV's name
-        self.frames = [np.full((1, 1, 3), value, np.uint8) for value in (1, 2)] if number == 0 else []
-        return self
-
-    def isOpened(self) -> bool:  # noqa: N802
-        return bool(self.frames)
-
-    def set(self, what: int, value: int) -> None:
-        pass
-
-    def read(self) -> tuple[bool, Any]:
-        return (True, self.frames.pop(0)) if self.frames else (False, None)
-
-    def cvtColor(self, frame: Any, how: int) -> Any:  # noqa: N802
-        return frame
-
-    def release(self) -> None:
-        self.released += 1
+    assert (frames.rate, frames.repeatable) == (None, False)
+    assert list(frames.play()) == [url]
 
 
-def test_a_camera_is_read_until_it_has_no_frame_and_then_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    camera = FakeCamera()
-    monkeypatch.setitem(sys.modules, "cv2", camera)  # type: ignore[arg-type]
-
-    assert [int(frame[0, 0, 0]) for frame in camera_frames(0)] == [1, 2]
-    assert camera.released == 1
-    with pytest.raises(InputError, match="camera 7 cannot be opened"):
-        next(camera_frames(7))
-    assert camera.released == 2
-
-
-def test_without_opencv_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
+def test_without_pyav_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
     (tmp_path / "clip.mp4").touch()
 
     with pytest.raises(MissingDependencyError, match=r"pip install 'photonlite\[video\]'"):

@@ -5,16 +5,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from PIL import Image
 
-from photonlite.errors import ImageError, InputError
+from photonlite.errors import InputError
 from photonlite.realtime.frames import FrameResult
-from photonlite.realtime.sources import opencv
 from photonlite.results.drawing.style import open_image
+from photonlite.video.reader import pyav
+from photonlite.video.writer import CODECS, VideoWriter
 
 ANIMATIONS: Final[dict[str, dict[str, Any]]] = {".gif": {}, ".webp": {"quality": 80, "method": 2}}
-CODECS: Final = {".mp4": "mp4v", ".avi": "MJPG"}
 VIDEO_RATE: Final = 30.0
 MOST_BYTES: Final = 512 << 20  # of images that wait to be drawn, which is done after the loop has ended
 
@@ -29,7 +28,7 @@ class FrameRecorder:
         self._out = Path(out)
         self._suffix = self._out.suffix.lower()
         if self._suffix in CODECS:
-            opencv()
+            pyav()
         elif self._suffix not in ANIMATIONS:
             known = ", ".join((*ANIMATIONS, *CODECS))
             raise InputError(f"--output {out}: {self._suffix!r} is not an animation or a video: end it in {known}")
@@ -46,7 +45,7 @@ class FrameRecorder:
             self._results.append(result)
 
     def save(self) -> None:
-        """Draw and write the file, if there are frames; raises OSError if it cannot be written."""
+        """Draw and write the file, if there are frames; raises OSError or InputError if it cannot be written."""
         if not self._results:
             return
         print(f"drawing {len(self._results)} frames ...", file=sys.stderr, flush=True)
@@ -85,18 +84,9 @@ def _same_size(frames: list[Image.Image]) -> list[Image.Image]:
 
 
 def _write_video(path: Path, frames: list[Image.Image], durations: list[int]) -> None:
-    cv2 = opencv()
-    width, height = (side - side % 2 for side in frames[0].size)  # codecs need even sizes
-    codec = cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()])
-    writer = cv2.VideoWriter(str(path), codec, VIDEO_RATE, (width, height))
-    if not writer.isOpened():
-        raise ImageError(f"OpenCV cannot write {str(path)!r}: use .webp")
-    try:
-        end = shown = 0.0
+    time_s = 0.0
+    with VideoWriter(path, VIDEO_RATE) as writer:
         for frame, duration in zip(frames, durations, strict=True):
-            end += duration / 1000
-            while shown < end:  # at the video's steady rate
-                shown += 1 / VIDEO_RATE
-                writer.write(np.ascontiguousarray(np.asarray(frame)[:height, :width, ::-1]))
-    finally:
-        writer.release()
+            writer.add(frame, time_s)
+            time_s += duration / 1000
+        writer.add(frames[-1], time_s - 1 / VIDEO_RATE)  # players show the last frame for one step

@@ -1,0 +1,195 @@
+"""Frames of video files, cameras and network streams in RGB, upright, read by PyAV."""
+
+import importlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
+
+Pixels = npt.NDArray[np.uint8]
+
+LIVE_URL: Final = re.compile(r"(rtsps?|rtmps?|srt|udp|rtp|https?)://", re.IGNORECASE)
+"""Addresses of network streams."""
+
+RECONNECTS: Final = 30
+PAUSE_S: Final = 1.0  # between two attempts
+_TIMEOUT_S: Final = 5.0  # without a packet
+_DEVICES: Final = {  # the format of libavdevice, how it names camera 0, its options
+    "linux": ("v4l2", "/dev/video{}", {}),
+    "darwin": ("avfoundation", "{}", {"framerate": "30"}),
+}
+_LOST_S: Final = 0.5  # a video that ends earlier than its header says by more than this has been cut off
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    rate: float | None  # frames per second; None where the file does not say
+    duration_s: float | None
+    size: tuple[int, int]  # width and height of the first frame, upright
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VideoFrame:
+    pixels: Any  # [height, width, 3] RGB of a video; an image in any form of other sources
+    time_s: float  # from the start
+
+
+def pyav() -> Any:
+    """Import PyAV, which is optional; raises `MissingDependencyError`."""
+    try:
+        return importlib.import_module("av")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "videos, cameras and streams need PyAV: pip install 'photonlite[video]' (folders, GIF and WebP do without)"
+        ) from error
+
+
+def video_info(path: Path) -> VideoInfo:
+    """Read a video's header and first frame; raises `ImageDecodeError` if there is none."""
+    with _opened_file(path) as (container, stream):
+        first = next(_decoded(container, stream), None)
+        if first is None:
+            raise ImageDecodeError(f"the video {str(path)!r} has no frame that can be read")
+        height, width = _upright(first).shape[:2]
+        rate = stream.average_rate or stream.base_rate
+        known = rate is not None and 0 < rate < 1000
+        return VideoInfo(float(rate) if known else None, _duration(container, stream), (width, height))
+
+
+def video_frames(path: Path) -> Iterator[VideoFrame]:
+    """Yield the frames of a file with their times; a damaged packet is skipped.
+
+    Raises `ImageDecodeError` after the last frame if the file ends earlier than its header says.
+    """
+    with _opened_file(path) as (container, stream):
+        start = (container.start_time or 0) / 1_000_000
+        step = 1 / float(stream.average_rate or 30)
+        now = -step
+        for frame in _decoded(container, stream):
+            now = now + step if frame.time is None else frame.time - start
+            yield VideoFrame(_upright(frame), now)
+        duration = _duration(container, stream)
+        if duration is not None and now + 2 * step + _LOST_S < duration:
+            raise ImageDecodeError(
+                f"the video {str(path)!r} ends early: {now + step:.1f} of {duration:.1f} seconds can be read"
+            )
+
+
+def camera_frames(number: int) -> Iterator[Pixels]:
+    """Yield what a camera sees, [height, width, 3] RGB, for as long as it gives frames."""
+    av = pyav()
+    if sys.platform not in _DEVICES:
+        raise InputError(f"cameras cannot be opened by number on {sys.platform}: give the address of a stream")
+    kind, name, options = _DEVICES[sys.platform]
+    try:
+        container = av.open(name.format(number), format=kind, options=options)
+    except (av.FFmpegError, OSError) as error:
+        raise InputError(f"camera {number} cannot be opened: check that it is connected and not in use") from error
+    with container:
+        yield from _live_frames(container)
+
+
+def stream_frames(url: str, wait: Callable[[float], object] = time.sleep) -> Iterator[Pixels]:
+    """Yield the frames of a network stream, [height, width, 3] RGB; connects again when it breaks off.
+
+    A stream over HTTP that ends without an error has ended. Raises `InputError` if the first connection fails, or 30
+    attempts in a row, a second apart, to connect again.
+    """
+    av = pyav()
+    failures, connected = 0, False
+    options = {"rtsp_transport": "tcp"} if url.lower().startswith("rtsp") else {}
+    while True:
+        cause: Exception | None = None
+        try:
+            with av.open(url, options=options, timeout=_TIMEOUT_S) as container:
+                for frame in _live_frames(container):
+                    failures, connected = 0, True
+                    yield frame
+        except (av.FFmpegError, OSError) as error:
+            cause = error
+        if cause is None and url.lower().startswith("http"):
+            return
+        failures += 1
+        if not connected or failures > RECONNECTS:
+            place = re.sub(r"//[^/]*@", "//", url)  # without user and password
+            state = f"was lost, and {RECONNECTS} attempts to connect again failed" if connected else "cannot be opened"
+            raise InputError(f"the stream {place!r} {state}: {_reason(cause)}") from cause
+        wait(PAUSE_S)
+
+
+def _reason(error: Exception | None) -> str:
+    return "it has no frames" if error is None else str(getattr(error, "strerror", None) or error)
+
+
+@contextmanager
+def _opened_file(path: Path) -> Iterator[tuple[Any, Any]]:
+    av = pyav()
+    try:
+        # Without "file:" a name with a colon is read as an address.
+        container = av.open(f"file:{path}")
+    except (av.FFmpegError, OSError) as error:
+        raise ImageDecodeError(
+            f"{str(path)!r} cannot be read as a video: {_reason(error)}; convert it to MP4 with H.264"
+        ) from error
+    with container:
+        if not container.streams.video:
+            raise ImageDecodeError(f"{str(path)!r} holds no video, only {_kinds(container)}")
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        yield container, stream
+
+
+def _kinds(container: Any) -> str:
+    return ", ".join(sorted({str(stream.type) for stream in container.streams})) or "nothing"
+
+
+def _live_frames(container: Any) -> Iterator[Pixels]:
+    """Yield frames as they come: decoders that work on several frames at a time would hold them back."""
+    if not container.streams.video:
+        raise InputError(f"the stream holds no video, only {_kinds(container)}")
+    stream = container.streams.video[0]
+    stream.thread_type = "SLICE"
+    for frame in _decoded(container, stream):
+        yield _upright(frame)
+
+
+def _decoded(container: Any, stream: Any) -> Iterator[Any]:
+    av = pyav()
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except av.InvalidDataError:  # the file is cut off here
+            packet = None
+        if packet is None:
+            return
+        try:
+            frames = packet.decode()
+        except av.InvalidDataError:
+            continue
+        yield from frames
+
+
+def _upright(frame: Any) -> Pixels:
+    pixels: Pixels = frame.to_ndarray(format="rgb24")
+    turns = round(frame.rotation / 90) % 4  # counterclockwise, as the file asks for
+    return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels
+
+
+def _duration(container: Any, stream: Any) -> float | None:
+    """Return seconds of the video stream; the file's own tell of it only where it holds nothing else."""
+    if stream.duration is not None:
+        base: Fraction = stream.time_base
+        return float(stream.duration * base)
+    alone = len(container.streams) == 1 and container.duration is not None
+    return container.duration / 1_000_000 if alone else None

@@ -1,0 +1,170 @@
+"""Writes images as a video, with the sound of another one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from photonlite.errors import InputError
+from photonlite.video.reader import pyav
+
+CODECS: Final = {
+    ".avi": "mpeg4",
+    ".m4v": "libx264",
+    ".mkv": "libx264",
+    ".mov": "libx264",
+    ".mp4": "libx264",
+    ".webm": "libvpx-vp9",
+}
+_OPTIONS: Final = {
+    "libx264": {"preset": "veryfast", "crf": "20"},
+    "libvpx-vp9": {"crf": "32", "b": "0", "cpu-used": "6", "row-mt": "1"},
+    "mpeg4": {"qmin": "3", "qmax": "3"},
+}
+_FORMATS: Final = {".m4v": "mp4"}  # others follow from the name
+_CLOCK: Final = Fraction(1, 60_000)  # MPEG-4 counts at most 65,535 a second
+
+
+def check_output(path: Path) -> None:
+    """Raise `InputError` if the name is not that of a video, `MissingDependencyError` if PyAV is missing."""
+    if path.suffix.lower() not in CODECS:
+        raise InputError(f"{str(path)!r} does not end as a video does: end it in {', '.join(CODECS)}")
+    pyav()
+
+
+class VideoWriter:
+    """Writes images at their times. All get the size of the first one: larger and smaller ones are fitted into it.
+
+    Closing it makes the file playable, whatever has happened before; without a frame there is no file.
+
+    Args:
+        path: Of the file, which is overwritten.
+        rate: Frames per second, about: every frame has its own time, except in AVI.
+        sound_of: The video whose sound is copied, up to the last frame; all of it if the ``with`` block ends normally.
+
+    Raises:
+        InputError: The file cannot be written, or its name is not that of a video.
+
+    Attributes:
+        silenced: Formats of sound that the file's kind cannot hold; they are left out.
+    """
+
+    def __init__(self, path: Path, rate: float, *, sound_of: Path | None = None) -> None:
+        check_output(path)
+        self.silenced: list[str] = []
+        self._path = path
+        self._rate = Fraction(rate).limit_denominator(60_000)
+        self._base = 1 / self._rate if path.suffix.lower() == ".avi" else _CLOCK
+        self._new = not path.exists()
+        with self._writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()  # tells now whether it can be written; the first frame empties it
+        self._sound_of = sound_of
+        self._container: Any = None
+        self._stream: Any = None
+        self._sound: Sound | None = None
+        self._last = -1
+
+    def add(self, image: Image.Image, time_s: float) -> None:
+        """Write an RGB image; its time is moved on where it is not after that of the one before."""
+        av = pyav()
+        with self._writing():
+            if self._container is None:
+                self._start(image.size)
+            size = self._stream.width, self._stream.height
+            near = all(0 <= own - side < 2 for own, side in zip(image.size, size, strict=True))
+            fitted = image.crop((0, 0, *size)) if near else ImageOps.pad(image, size)
+            frame = av.VideoFrame.from_ndarray(np.asarray(fitted), format="rgb24")
+            frame.pts = self._last = max(self._last + 1, round(time_s / self._base))
+            frame.time_base = self._base
+            self._container.mux(self._stream.encode(frame))
+            if self._sound is not None:
+                self._sound.copy_until(time_s)
+
+    def close(self, *, whole: bool = False) -> None:
+        """Finish the file; `whole` copies the sound after the last frame too."""
+        if self._container is None:
+            if self._new:
+                self._path.unlink(missing_ok=True)
+            return
+        container, self._container = self._container, None
+        with self._writing(), container:
+            try:
+                container.mux(self._stream.encode(None))
+                if self._sound is not None and whole:
+                    self._sound.copy_until(float("inf"))
+            finally:
+                if self._sound is not None:
+                    self._sound.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close(whole=True)
+        else:
+            with suppress(InputError):  # the first error is the one to report
+                self.close()
+
+    def _start(self, size: tuple[int, int]) -> None:
+        av = pyav()
+        self._container = av.open(f"file:{self._path}", "w", format=_FORMATS.get(self._path.suffix.lower()))
+        wanted = CODECS[self._path.suffix.lower()]
+        codec = wanted if wanted in av.codecs_available else "mpeg4"  # some builds of FFmpeg lack x264
+        self._stream = stream = self._container.add_stream(codec, rate=self._rate, options=_OPTIONS[codec])
+        stream.width, stream.height = (max(2, side - side % 2) for side in size)  # chroma has half as many pixels
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.time_base = self._base
+        if self._sound_of is not None:
+            self._sound = Sound(self._sound_of, self._container)
+            self.silenced = self._sound.left_out
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (pyav().FFmpegError, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"the video {str(self._path)!r} cannot be written: {reason}") from error
+
+
+class Sound:
+    """Copies the sound of one file into another, without decoding it."""
+
+    def __init__(self, path: Path, out: Any) -> None:
+        self._source = pyav().open(f"file:{path}")
+        self._start = (self._source.start_time or 0) / 1_000_000
+        streams = self._source.streams.audio
+        held = [stream for stream in streams if stream.codec_context.name in out.supported_codecs]
+        self.left_out = [stream.codec_context.name for stream in streams if stream not in held]
+        self._targets = {stream.index: out.add_stream_from_template(stream) for stream in held}
+        self._packets = self._source.demux(held) if held else iter(())
+        self._next: Any = None
+        self._out = out
+
+    def copy_until(self, time_s: float) -> None:
+        while True:
+            packet, self._next = self._next, None
+            if packet is None and (packet := next(self._packets, None)) is None:
+                return
+            if packet.dts is None:  # marks the end of a stream
+                continue
+            if float(packet.dts * packet.time_base) - self._start > time_s:
+                self._next = packet
+                return
+            shift = round(self._start / packet.time_base)
+            packet.dts -= shift
+            packet.pts = None if packet.pts is None else packet.pts - shift
+            packet.stream = self._targets[packet.stream_index]
+            self._out.mux(packet)
+
+    def close(self) -> None:
+        self._source.close()

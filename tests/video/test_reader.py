@@ -1,0 +1,210 @@
+import http.server
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+
+from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
+from photonlite.video import reader
+from photonlite.video.reader import camera_frames, stream_frames, video_frames, video_info
+from tests.video.clips import make_clip, make_sound, reds
+
+NUMBERS = list(range(10))
+
+
+@pytest.mark.parametrize("suffix", ["avi", "mkv", "mov", "mp4"])
+def test_a_video_gives_its_frames_in_order_with_their_times(tmp_path: Path, suffix: str) -> None:
+    path = make_clip(tmp_path / f"clip.{suffix}", sound="aac")
+    frames = list(video_frames(path))
+    times = [frame.time_s - frames[0].time_s for frame in frames]
+
+    assert video_info(path).rate == 20
+    assert video_info(path).size == (64, 48)
+    assert reds(frame.pixels for frame in frames) == NUMBERS
+    assert times == pytest.approx([number / 20 for number in NUMBERS], abs=0.001)
+
+
+def test_pixels_are_rgb(tmp_path: Path) -> None:
+    pixels = next(video_frames(make_clip(tmp_path / "clip.mp4"))).pixels
+
+    assert pixels.shape == (48, 64, 3)
+    assert pixels[0, 0].tolist() == pytest.approx([0, 0, 255], abs=12)
+
+
+@pytest.mark.parametrize(("rotation", "corner"), [(90, (0, 0)), (180, (-1, 0)), (-90, (0, -1))])
+def test_a_rotated_video_is_read_upright(tmp_path: Path, rotation: int, corner: tuple[int, int]) -> None:
+    path = make_clip(tmp_path / "clip.mp4", rotation=rotation)
+    pixels = next(video_frames(path)).pixels
+    opposite = tuple(-1 - place for place in corner)
+
+    assert video_info(path).size == ((64, 48) if rotation == 180 else (48, 64))
+    assert pixels[corner][2] > 200
+    assert pixels[opposite][2] < 50
+
+
+def test_a_name_with_a_colon_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_clip(tmp_path / "clip.mp4").rename(tmp_path / "http:12.30.mp4")
+    monkeypatch.chdir(tmp_path)
+
+    assert len(list(video_frames(Path("http:12.30.mp4")))) == 10
+
+
+@pytest.mark.parametrize("cut", ["mkv", "mp4"])
+def test_a_video_that_was_cut_off_gives_what_there_is_and_says_so(tmp_path: Path, cut: str) -> None:
+    options = {"movflags": "faststart"} if cut == "mp4" else {}
+    path = make_clip(tmp_path / f"clip.{cut}", frames=60, **options)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    seen = []
+
+    with pytest.raises(ImageDecodeError, match=r"ends early: \d\.\d of 3\.0 seconds"):
+        seen.extend(video_frames(path))
+    assert 10 < len(seen) < 50
+
+
+def test_damaged_packets_are_skipped(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "clip.mp4", frames=20)
+    data = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        place = [packet.pos for packet in container.demux() if packet.pos is not None][12]
+    data[place : place + 4] = b"\xff\xff\xff\xff"  # the size of the slice
+    path.write_bytes(data)
+
+    numbers = reds(frame.pixels for frame in video_frames(path))
+    assert numbers[:10] == list(range(10))
+    assert numbers[-4:] == [16, 17, 18, 19]
+    assert len(numbers) < 20
+
+
+def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
+    text, empty = tmp_path / "text.mp4", tmp_path / "empty.mp4"
+    text.write_bytes(b"no video at all")
+    empty.touch()
+    blank = make_clip(tmp_path / "blank.mkv", frames=1)
+    blank.write_bytes(blank.read_bytes()[:700])
+
+    for path, message in (
+        (text, "cannot be read as a video"),
+        (empty, "cannot be read as a video"),
+        (blank, "no frame|cannot be read as a video"),
+        (make_sound(tmp_path / "sound.mp4"), "holds no video, only audio"),
+    ):
+        with pytest.raises(ImageDecodeError, match=message):
+            video_info(path)
+
+
+def test_without_pyav_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+
+    for read in (lambda: video_info(tmp_path / "clip.mp4"), lambda: next(camera_frames(0))):
+        with pytest.raises(MissingDependencyError, match=r"pip install 'photonlite\[video\]'"):
+            read()
+
+
+class FakeAv:
+    """Stands for `av` where a camera or a stream is opened: `openings` are called one after the other."""
+
+    FFmpegError, InvalidDataError = av.FFmpegError, av.InvalidDataError
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *openings: Callable[[], Any]) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self._openings = list(openings)
+        monkeypatch.setattr(reader, "pyav", lambda: self)
+
+    def open(self, place: str, **options: Any) -> Any:
+        self.asked.append((place, options))
+        return self._openings.pop(0)() if self._openings else refused()
+
+
+def refused() -> Any:
+    raise av.error.ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_camera_is_read_until_it_has_no_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_clip(tmp_path / "clip.mkv", frames=3)
+    fake = FakeAv(monkeypatch, lambda: av.open(str(path)))
+    monkeypatch.setattr(sys, "platform", "linux")
+
+    assert reds(camera_frames(2)) == [0, 1, 2]
+    assert fake.asked == [("/dev/video2", {"format": "v4l2", "options": {}})]
+    with pytest.raises(InputError, match="camera 7 cannot be opened"):
+        next(camera_frames(7))
+
+
+def test_cameras_have_no_numbers_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+
+    with pytest.raises(InputError, match="give the address of a stream"):
+        next(camera_frames(0))
+
+
+def test_a_lost_stream_is_connected_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, waits = make_clip(tmp_path / "clip.mkv", frames=3), list[float]()
+    fake = FakeAv(monkeypatch, lambda: av.open(str(path)), refused, refused, lambda: av.open(str(path)))
+    frames = stream_frames("rtsp://me:secret@camera/1", waits.append)
+
+    assert reds(next(frames) for _ in range(6)) == [0, 1, 2, 0, 1, 2]
+    assert waits == [reader.PAUSE_S] * 3
+    assert {place for place, _ in fake.asked} == {"rtsp://me:secret@camera/1"}
+    with pytest.raises(InputError, match=r"'rtsp://camera/1' was lost, and 30 attempts .*: Connection refused"):
+        next(frames)
+    assert len(waits) == 3 + reader.RECONNECTS
+
+
+def test_a_stream_that_cannot_be_opened_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeAv(monkeypatch)
+
+    with pytest.raises(InputError, match=r"the stream 'rtsp://camera/1' cannot be opened: Connection refused"):
+        next(stream_frames("rtsp://camera/1", lambda seconds: pytest.fail("waited")))
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Sends `bodies`, one an answer, and says that each has as many bytes as the last."""
+
+    bodies: tuple[bytes, ...] = (b"",)
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/live.ts"
+        self.requests = 0
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        body = self.server.bodies[min(self.server.requests, len(self.server.bodies) - 1)]
+        self.server.requests += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.server.bodies[-1])))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_connection_that_breaks_off_is_made_again(tmp_path: Path, server: Server) -> None:
+    body = make_clip(tmp_path / "clip.ts", frames=20).read_bytes()
+    server.bodies = body[: len(body) // 2], body
+    waits: list[float] = []
+    frames = reds(stream_frames(server.url, waits.append))
+
+    assert frames[-20:] == list(range(20))  # the whole stream, at last
+    assert len(frames) > 20  # after a part of it
+    assert waits == [reader.PAUSE_S]
+    assert server.requests == 2
