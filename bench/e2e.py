@@ -34,6 +34,7 @@ from photonlite.config import EngineConfig
 from photonlite.images.crops import select_tiling
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.observe import Recording
+from photonlite.request import RequestSettings
 from photonlite.results import Metrics
 
 NOTES = """\
@@ -83,7 +84,7 @@ class Question:
         if self.skill == "answer":
             result = model.query(image, "what is it", settings={"max_tokens": self.length})
             return _checked(result.metrics, None if result.metrics is None else result.metrics.output_tokens, self)
-        settings = {"max_objects": self.length}
+        settings: RequestSettings = {"max_objects": self.length}
         if self.skill == "detect":
             boxes = model.detect(image, "mug", settings=settings)
             metrics, found = boxes.metrics, boxes["objects"]

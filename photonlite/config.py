@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 from photonlite.errors import SettingsError
 from photonlite.settings import build, check_settings, from_environment, setting
@@ -136,6 +136,34 @@ class EngineConfig:
             SettingsError: A variable holds no number, or one out of range.
         """
         return build(cls, from_environment(cls, environ))
+
+
+class EngineSettings(TypedDict, total=False):
+    """Settings of `EngineConfig` by name, for the argument `engine` of `photonlite.load`."""
+
+    depth: int
+    max_batch: int | None
+    page_size: int
+    kv_cache_bytes: int | None
+    kv_dtype: KvDtype
+    gpu_memory_fraction: float
+    prefix_caching: bool
+    launch_budget_s: float
+    max_pause_s: float
+    max_crops: int
+    max_prefill_tokens: int
+    cuda_graphs: bool
+    graph_sizes: tuple[int, ...]
+    pad_to_graph: bool
+    fused: bool
+    fp8_linears: bool
+    cpu_threads: int | None
+    image_threads: int
+    max_prepared_bytes: int
+    grammar_workers: int
+    grammar_limit_s: float
+    grammar_cache_bytes: int
+    trace: bool
 
 
 DEFAULT_IMAGE_LIMITS: Final = ImageLimits()

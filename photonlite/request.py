@@ -10,7 +10,7 @@ skill.finish ─> result, from the Completion
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,16 @@ MAX_SCORED = 128
 
 SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
 """Names of the fields of `SamplingSettings`."""
+
+
+class RequestSettings(TypedDict, total=False):
+    """The `settings` argument of the public methods, by name: see `SamplingSettings`."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+    max_objects: int
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.device.names import resolve_device
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.results import Metrics
+from photonlite.results import Answer, Metrics
 from photonlite.server.config import ServerConfig
 from photonlite.server.run import serve as serve_http
 
@@ -51,7 +51,7 @@ def asker(model: VisionModel, skill: str) -> Ask:
         return (await model.adetect(image, **ASKED["detect"])).metrics
 
     async def query(image: bytes) -> Metrics | None:
-        answer = await model.aquery(image, **ASKED["query"], stream=True)
+        answer: Answer[Any, Any] = await model.aquery(image, **ASKED["query"], stream=True)
         async for _ in answer["answer"]:
             pass
         return answer.metrics

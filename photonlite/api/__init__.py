@@ -2,6 +2,8 @@
 
 from photonlite.api.loading import load
 from photonlite.api.model import VisionModel
-from photonlite.api.tasks import EncodedImage
+from photonlite.api.tasks import EncodedImage, Options
+from photonlite.config import EngineSettings
+from photonlite.request import RequestSettings
 
-__all__ = ["EncodedImage", "VisionModel", "load"]
+__all__ = ["EncodedImage", "EngineSettings", "Options", "RequestSettings", "VisionModel", "load"]

@@ -3,14 +3,13 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 
 from photonlite.api.model import VisionModel
 from photonlite.api.tasks import Task
-from photonlite.config import EngineConfig, ImageLimits
+from photonlite.config import EngineConfig, EngineSettings, ImageLimits
 from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
@@ -28,7 +27,7 @@ def load(
     max_pixels: int | None = None,
     max_bytes: int | None = None,
     isolate_images: bool = False,
-    engine: EngineConfig | Mapping[str, Any] | None = None,
+    engine: EngineConfig | EngineSettings | None = None,
     check: bool = False,
 ) -> VisionModel:
     """Load a model.
@@ -77,7 +76,7 @@ def load(
     return in_passing(start)
 
 
-def _engine_config(given: EngineConfig | Mapping[str, Any] | None) -> EngineConfig:
+def _engine_config(given: EngineConfig | EngineSettings | None) -> EngineConfig:
     if isinstance(given, EngineConfig):
         return given
     known = settings_of(EngineConfig)

@@ -1,24 +1,24 @@
 """`VisionModel`: every skill as a method and its async twin."""
 
-import inspect
 import re
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from copy import copy
-from functools import partial, update_wrapper
+from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack
 
 import torch
 
 from photonlite.api.batch import Errors, run_batch, task_from_mapping
 from photonlite.api.session import open_session
+from photonlite.api.signatures import async_twin, typed_caption, typed_query
 from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, make_task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.handle import RequestHandle
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.observe import Recording
-from photonlite.request import Completion, Request, SamplingSettings
+from photonlite.request import Completion, Request, RequestSettings, SamplingSettings
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
@@ -26,24 +26,7 @@ from photonlite.skills.typed.choices import ChoiceQuestion
 from photonlite.skills.typed.forms import ChoicesForm, form_of
 from photonlite.skills.typed.question import TypedQuestion, check_retries
 
-P = ParamSpec("P")
 R = TypeVar("R")
-Settings = Mapping[str, Any]
-
-
-def _async_twin(
-    method: "Callable[Concatenate[VisionModel, P], R]",
-) -> "Callable[Concatenate[VisionModel, P], Coroutine[Any, Any, R]]":
-    """Make the async twin of a method: the same call of a copy of the model whose methods return coroutines."""
-
-    async def twin(model: "VisionModel", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: Any = method(model._awaiting, *args, **kwargs)
-        return cast(R, await answer if inspect.iscoroutine(answer) else answer)  # an encoded image comes as it is
-
-    update_wrapper(twin, method)
-    twin.__name__, twin.__qualname__ = f"a{method.__name__}", f"VisionModel.a{method.__name__}"
-    twin.__doc__ = f"Async twin of `{method.__name__}`: the same arguments, results and errors."
-    return twin
 
 
 class VisionModel:
@@ -133,7 +116,7 @@ class VisionModel:
         return self._session.engine.last_tick_s
 
     def detect(
-        self, image: ImageInput, object: str, settings: Settings | None = None, **options: Unpack[Options]
+        self, image: ImageInput, object: str, settings: RequestSettings | None = None, **options: Unpack[Options]
     ) -> Detections:
         """Find every instance of an object.
 
@@ -147,13 +130,13 @@ class VisionModel:
         request = detect.build(self._prompts, object, settings=SamplingSettings.from_dict(settings))
         return self._ask("detect", image, request, partial(detect.finish, request), options)
 
-    adetect = _async_twin(detect)
+    adetect = async_twin(detect)
 
     def point(
         self,
         image: ImageInput,
         object: str,
-        settings: Settings | None = None,
+        settings: RequestSettings | None = None,
         *,
         spatial_refs: SpatialRefs | None = None,
         **options: Unpack[Options],
@@ -171,7 +154,7 @@ class VisionModel:
         request = point.build(self._prompts, object, refs=spatial_refs, settings=sampling)
         return self._ask("point", image, request, partial(point.finish, request), options)
 
-    apoint = _async_twin(point)
+    apoint = async_twin(point)
 
     def segment(
         self,
@@ -179,7 +162,7 @@ class VisionModel:
         object: str,
         *,
         spatial_refs: SpatialRefs | None = None,
-        settings: Settings | None = None,
+        settings: RequestSettings | None = None,
         **options: Unpack[Options],
     ) -> Segments:
         """Draw the outline of an object.
@@ -195,16 +178,17 @@ class VisionModel:
         request = segment.build(self._prompts, object, refs=spatial_refs, settings=sampling)
         return self._ask("segment", image, request, partial(segment.finish, request, self._prompts), options)
 
-    asegment = _async_twin(segment)
+    asegment = async_twin(segment)
 
+    @typed_caption
     def caption(
         self,
         image: ImageInput,
         length: str = "normal",
         stream: bool = False,
-        settings: Settings | None = None,
+        settings: RequestSettings | None = None,
         **options: Unpack[Options],
-    ) -> Caption:
+    ) -> Caption[Any]:
         """Describe an image.
 
         Args:
@@ -218,14 +202,15 @@ class VisionModel:
         finish, pieces = partial(caption.finish, self._prompts), partial(caption.stream, self._prompts)
         return self._ask("caption", image, request, finish, options, stream=pieces if stream else None)
 
-    acaption = _async_twin(caption)
+    acaption = async_twin(caption)
 
+    @typed_query
     def query(
         self,
         image: ImageInput | None = None,
         question: str | None = None,
         stream: bool = False,
-        settings: Settings | None = None,
+        settings: RequestSettings | None = None,
         *,
         reasoning: bool = False,
         spatial_refs: SpatialRefs | None = None,
@@ -234,7 +219,7 @@ class VisionModel:
         regex: str | re.Pattern[str] | None = None,
         retries: int = 0,
         **options: Unpack[Options],
-    ) -> Answer:
+    ) -> Answer[Any, Any]:
         """Answer a question.
 
         Args:
@@ -289,7 +274,7 @@ class VisionModel:
         more["stream"] = typed.stream if stream else None
         return self._ask("query", image, typed.draft, typed.finish, options, **more)
 
-    aquery = _async_twin(query)
+    aquery = async_twin(query)
 
     def encode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
         """Encode an image before there is a question; an encoded image is returned as it is.
@@ -301,7 +286,7 @@ class VisionModel:
             return image
         return self._ask("encode_image", image, encode.build(), None, options)
 
-    aencode_image = _async_twin(encode_image)
+    aencode_image = async_twin(encode_image)
 
     def batch(
         self, tasks: Iterable[Mapping[str, Any]], *, progress: bool = False, errors: Errors = "return"

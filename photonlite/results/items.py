@@ -9,12 +9,14 @@ class Item(dict[str, Any]):
     Attributes:
         label: What was asked for; may be missing.
         score: Confidence in presence and location, in (0, 1]; may be missing.
+        class_id: The place of the label among the names of a list that was asked for; only of such results.
     """
 
     __slots__ = ()
 
     label: str
     score: float
+    class_id: int
 
     if not TYPE_CHECKING:  # type checkers take the annotations, so that they find misspelt names
 

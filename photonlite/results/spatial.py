@@ -162,8 +162,13 @@ class SpatialBase(SkillResult, Generic[Kind]):
                 f"These results are about images of {self.picture_size} and {other.picture_size} pixels. Add results "
                 "of one image; photonlite.to_coco takes a list of results of several."
             )
-        result = self._with([*self._items, *other._items_in(*(self.pixel_size or (1, 1)))])
-        result.names = tuple(dict.fromkeys((*self.names, *other.names)))
+        names = tuple(dict.fromkeys((*self.names, *other.names)))
+        items = [*map(self._kind, self._items), *other._items_in(*(self.pixel_size or (1, 1)))]
+        for item in items:
+            if "class_id" in item and item.label in names:
+                item.class_id = names.index(item.label)
+        result = self._with(items)
+        result.names = names
         result.picture_size = self.picture_size or other.picture_size
         result.metrics = self.metrics + other.metrics if self.metrics and other.metrics else None
         if result.finish_reason == "stop":

@@ -4,9 +4,10 @@ import reprlib
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from os import PathLike
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypedDict, Unpack, overload
 
 from PIL import Image
+from typing_extensions import TypeVar
 
 from photonlite.errors import InputError
 from photonlite.images.source import ImageSource
@@ -14,6 +15,8 @@ from photonlite.results.base import Metrics, SkillResult
 from photonlite.results.drawing.labels import append_text_strip
 from photonlite.results.drawing.style import open_image
 
+A = TypeVar("A", default=str)
+V = TypeVar("V", default=A)
 OnEnd = Callable[[], tuple[Metrics | None, str | None]]
 """Called once when a stream ends; returns metrics and finish reason."""
 
@@ -200,7 +203,7 @@ class _Text(SkillResult):
         return f"{type(self).__name__}({shown}{more}){self._suffix()}"
 
 
-class Caption(_Text):
+class Caption(_Text, Generic[A]):
     """A description: `{"caption": str}`, or `{"caption": iterator of str}` while it streams.
 
     Args:
@@ -220,8 +223,22 @@ class Caption(_Text):
     ) -> None:
         super().__init__(caption, {}, reader, **info)
 
+    if TYPE_CHECKING:
 
-class Answer(_Text):
+        @overload
+        def __getitem__(self, key: Literal["caption"], /) -> A: ...
+        @overload
+        def __getitem__(self, key: str, /) -> Any: ...
+        def __getitem__(self, key: str, /) -> Any: ...
+
+    @property
+    def caption(self) -> A:
+        """The text, or the pieces of it as they come: what is under the key "caption"."""
+        caption: A = self["caption"]
+        return caption
+
+
+class Answer(_Text, Generic[A, V]):
     """An answer: `{"answer": str, "reasoning"?: {...}}`, or an iterator of str under "answer" while it streams.
 
     A typed one is `{"answer": object, "text": str}`, and one out of choices `{"answer": str, "scores"?: {...}}`.
@@ -254,18 +271,36 @@ class Answer(_Text):
         super().__init__(answer, more, reader, **info)
         self._read = read
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, key: Literal["answer"], /) -> A: ...
+        @overload
+        def __getitem__(self, key: str, /) -> Any: ...
+        def __getitem__(self, key: str, /) -> Any: ...
+
     @property
-    def value(self) -> Any:
+    def answer(self) -> A:
+        """The answer, or the pieces of it as they come: what is under the key "answer"."""
+        answer: A = self["answer"]
+        return answer
+
+    @property
+    def value(self) -> V:
         """The answer's value: of a typed question, the object; of a stream, waits for the rest of it.
 
         Raises:
             InputError: The stream must be awaited: see `avalue`.
         """
-        return self._value_of(self.text) if isinstance(self["answer"], _TextStream) else self["answer"]
+        given: Any = self["answer"]
+        value: V = self._value_of(self.text) if isinstance(given, _TextStream) else given
+        return value
 
-    async def avalue(self) -> Any:
+    async def avalue(self) -> V:
         """The answer's value; of a stream made by an async method, waits for the rest of it."""
-        return self._value_of(await self.atext()) if isinstance(self["answer"], _TextStream) else self["answer"]
+        given: Any = self["answer"]
+        value: V = self._value_of(await self.atext()) if isinstance(given, _TextStream) else given
+        return value
 
     def _value_of(self, text: str) -> Any:
         return text if self._read is None else self._read(text)

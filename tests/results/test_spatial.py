@@ -45,6 +45,7 @@ def test_filters_keep_the_order_and_what_the_result_is():
     found = MUGS + Detections([box("pen", 0.7)], names=["pen"])
     assert [item.score for item in found.filter(min_score=0.6).objects] == [0.9, 0.6, 0.7]
     assert [item.score for item in found.filter(max=2).objects] == [0.9, 0.7]
+    assert [item.score for item in found.filter(max=3).objects] == [0.9, 0.6, 0.7]
     assert [item.score for item in found.filter(labels="mug", max=2).objects] == [0.9, 0.6]
     assert found.filter(labels=["pen", "cup"]).labels == ["pen"]
     assert found.filter(max=0).objects == []
@@ -66,8 +67,16 @@ def test_a_sum_has_the_items_and_the_names_of_both():
     assert both["objects"] == MUGS["objects"] + more["objects"]
     assert both.names == ("cup", "mug", "pen")
     assert both.class_ids.tolist() == [1, 1, 1, 2, 1]
+    assert "class_id" not in both.objects[0]
     assert pickle.loads(pickle.dumps(both)).names == both.names
     assert json.loads(json.dumps(both)) == both
+
+
+def test_class_ids_of_a_sum_follow_its_names():
+    cups = Detections([{**box("cup", 0.5), "class_id": 0}], names=("cup", "mug"))
+    pens = Detections([{**box("pen", 0.5), "class_id": 0}, {**box("cup", 0.4), "class_id": 1}], names=("pen", "cup"))
+    assert [item.class_id for item in (cups + pens).objects] == (cups + pens).class_ids.tolist() == [0, 2, 0]
+    assert pens.objects[0].class_id == 0
 
 
 def test_a_sum_has_the_units_of_its_first_part():

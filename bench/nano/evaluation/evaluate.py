@@ -25,7 +25,7 @@ from bench.nano.evaluation.scoring import Figures
 from bench.nano.scenes.held_out.scene import make_scene
 from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import FONT, Sprites, load_sheet, render_sprites
-from photonlite.config import KvDtype
+from photonlite.config import EngineSettings, KvDtype
 
 FIRST_SEED = 10_000_000
 SHARED_CACHE_BYTES = 2**30
@@ -40,7 +40,7 @@ class Job:
     device: str  # Likewise
     dtype: str  # Likewise
     skills: tuple[Skill, ...]  # What to ask for
-    kv_dtype: str = "auto"  # Of keys and values
+    kv_dtype: KvDtype = "auto"  # Of keys and values
     kv_cache_bytes: int | None = None  # For keys and values; None for what the engine takes by itself
 
 
@@ -49,7 +49,11 @@ class Examiner:
 
     def __init__(self, job: Job) -> None:
         # Where workers share few cores, a schema may take longer than a user would wait for it.
-        engine = {"kv_dtype": job.kv_dtype, "kv_cache_bytes": job.kv_cache_bytes, "grammar_limit_s": _GRAMMAR_LIMIT_S}
+        engine: EngineSettings = {
+            "kv_dtype": job.kv_dtype,
+            "kv_cache_bytes": job.kv_cache_bytes,
+            "grammar_limit_s": _GRAMMAR_LIMIT_S,
+        }
         self.model = photonlite.load(job.model, device=job.device, dtype=job.dtype, engine=engine)
         self.skills = job.skills
         self.sprites = find_sprites()

@@ -54,7 +54,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint in the folder")
-    parser.add_argument("--initial", dest="start", type=Path, help="weights to begin with, such as assets/nano/model.safetensors")
+    weights = "weights to begin with, such as assets/nano/model.safetensors"
+    parser.add_argument("--initial", dest="start", type=Path, help=weights)
     parser.add_argument("--sheet", type=Path, default=SHEET)
     parser.add_argument("--batch", type=int, default=192, help="scenes a step on each card")
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
