@@ -46,6 +46,7 @@ class PlainOptions(Options, total=False):
     spatial_refs: SpatialRefs | None
     choices: Iterable[str] | None
     regex: str | re.Pattern[str] | None
+    retries: int
 
 
 class CaptionMethod(Protocol):
