@@ -131,7 +131,7 @@ TARGETS: tuple[Target, ...] = (
     Target("segment, outlines with spikes", 0.02, *_hits("spiked"), at_most=True),
     Target("query, counts exact", 0.97, *_hits("count")),
     *(
-        Target(f"query, counts of {crowd} {how}", limit, *_hits(f"{how} {crowd}"))
+        Target(f"query, counts {how} among {crowd} objects", limit, *_hits(f"{how} {crowd}"))
         for (_, crowd), how, limit in zip(
             spatial.CROWDS, ("exact", "exact", "within a tenth"), (0.99, 0.93, 0.9), strict=True
         )
@@ -210,7 +210,7 @@ def tally(record: SceneRecord) -> dict[str, float]:
             _add_hits(sums, name, [is_right(answer)])
         if answer.about == "count" and answer.expected != "0":
             true, told = int(answer.expected), number_of(answer.answer)
-            crowd, near = spatial.crowd_of(true), told is not None and spatial.is_near(told, true)
+            crowd, near = spatial.crowd_of(record.objects), told is not None and spatial.is_near(told, true)
             _add_hits(sums, f"exact {crowd}", [told == true])
             _add_hits(sums, f"within a tenth {crowd}", [near])
     for typed in record.typed:
