@@ -55,13 +55,13 @@ class Weights:
     """How much each part of the loss counts; the defaults are those of the shipped checkpoint's last run."""
 
     decision: float = 2.0
-    text: float = 1.5
+    text: float = 2.0
     coord: float = 1.0
     size: float = 1.0
-    path: float = 1.0
+    path: float = 2.0
     lead: float = 3.0
     start: float = 4.0
-    typed: float = 2.0
+    typed: float = 3.0
     patch_class: float = 1.0
     patch_box: float = 4.0
     patch_lead: float = 6.0
