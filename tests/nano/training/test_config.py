@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from bench.nano.questions.layout import ANSWER, BOS, COORD, SIZE
 from bench.nano.questions.tokenizer import CONTROL, load_tokenizer
-from bench.nano.training.config import Shape, config_dict, initialise
+from bench.nano.training.config import config_dict, initialise
 from photonlite.models.loading import shipped_checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel

@@ -283,7 +283,7 @@ def test_nothing_is_asked_again_where_the_reason_leaves_no_room_for_an_answer(le
 
 @pytest.mark.parametrize("retries", [-1, 6, True, 1.5, "1", None])
 def test_retries_are_a_small_whole_number(retries: Any) -> None:
-    with pytest.raises(SettingsError, match="retries is .* from 0 to 5"):
+    with pytest.raises(SettingsError, match=r"retries is .* from 0 to 5"):
         check_retries(retries, form_of(Even, None, None), stream=False)
 
 
