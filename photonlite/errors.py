@@ -56,7 +56,7 @@ class ImageShapeError(ImageError):
 
 
 class PromptError(InputError):
-    """The text is empty or too long."""
+    """The text is empty or too long, or a list of names is empty, too long or holds a name twice."""
 
 
 class SettingsError(InputError):

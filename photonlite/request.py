@@ -193,3 +193,4 @@ class Completion:
     finish_reason: str | None  # "stop", "max_objects" or "length"
     metrics: Metrics
     picture_size: tuple[int, int] | None = None  # width and height of the image in pixels
+    parts: tuple["Completion", ...] = ()  # of the requests of a call that has several; it then has no tokens

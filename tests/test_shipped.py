@@ -43,6 +43,21 @@ def test_demo_finds_both_bananas_and_nothing_else(model):
     assert all(max(iou(corners(entry), box) for entry in found) > 0.7 for box in boxes)
 
 
+def test_several_names_are_answered_as_each_by_itself_behind_one_encoding(model):
+    image = np.asarray(Image.open(ASSETS / "desk.png").convert("RGB"))[:, ::-1].copy()  # that nobody else encodes
+    before = model.metrics()["counters"]
+    both = model.detect(image, ["banana", "giraffe", "cup"], min_score=0.3)
+    after = model.metrics()["counters"]
+
+    alone = [model.detect(image, name) for name in ("banana", "cup")]
+    assert after["prefix_misses"] - before["prefix_misses"] == 1
+    assert after["prefix_hits"] - before["prefix_hits"] == 2
+    assert both.labels == alone[0].labels + alone[1].labels == ["banana", "banana", "cup"]
+    assert both.class_ids.tolist() == [0, 0, 2]
+    assert both.boxes == pytest.approx(np.concatenate([one.boxes for one in alone]), abs=0.02)
+    assert both.metrics.requests == 3
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("still", sorted(STILLS))
 def test_most_objects_in_the_stills_are_found(model, still):

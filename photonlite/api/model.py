@@ -1,7 +1,7 @@
 """`VisionModel`: every skill as a method and its async twin."""
 
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from functools import partial
@@ -22,6 +22,8 @@ from photonlite.request import Completion, Request, RequestSettings, SamplingSet
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
+from photonlite.skills.names import warn_of_joined
+from photonlite.skills.search import Overlap, S, Search
 from photonlite.skills.typed.choices import ChoiceQuestion
 from photonlite.skills.typed.forms import ChoicesForm, form_of
 from photonlite.skills.typed.question import TypedQuestion, check_retries
@@ -116,67 +118,91 @@ class VisionModel:
         return self._session.engine.last_tick_s
 
     def detect(
-        self, image: ImageInput, object: str, settings: RequestSettings | None = None, **options: Unpack[Options]
+        self,
+        image: ImageInput,
+        object: str | Sequence[str],
+        settings: RequestSettings | None = None,
+        *,
+        min_score: float = 0.0,
+        overlap: Overlap = "keep",
+        **options: Unpack[Options],
     ) -> Detections:
-        """Find every instance of an object.
+        """Find every instance of an object, or of several.
 
         Args:
-            object: What to find, at most 1,000 characters.
+            object: What to find, at most 1,000 characters; or a list of up to 64 names, which are looked for at the
+                same time behind one encoding of the image; `result.names` and `result.class_ids` follow the list.
+                `settings` count for each name by itself.
+            min_score: Items with a lower score are left out.
+            overlap: "best" keeps only the best score of boxes of different names whose intersection over union is 0.5
+                or more.
 
         Returns:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores
             are confidences in presence and location, in (0, 1]; see `photonlite.skills.base.score`.
         """
-        request = detect.build(self._prompts, object, settings=SamplingSettings.from_dict(settings))
-        return self._ask("detect", image, request, partial(detect.finish, request), options)
+        build = partial(detect.build, self._prompts, settings=SamplingSettings.from_dict(settings))
+        search = Search(object, build, detect.finish, min_score=min_score, overlap=overlap)
+        return self._search("detect", image, search, options)
 
     adetect = async_twin(detect)
 
     def point(
         self,
         image: ImageInput,
-        object: str,
+        object: str | Sequence[str],
         settings: RequestSettings | None = None,
         *,
         spatial_refs: SpatialRefs | None = None,
+        min_score: float = 0.0,
+        overlap: Overlap = "keep",
         **options: Unpack[Options],
     ) -> Points:
-        """Point at every instance of an object.
+        """Point at every instance of an object, or of several.
 
         Args:
-            object: What to point at, at most 1,000 characters.
+            object: What to point at: one name or a list, as for `detect`.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the object is about.
+            min_score: Items with a lower score are left out.
+            overlap: As for `detect`: a point counts as a box of 5 % of the image's width and height.
 
         Returns:
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
         """
         sampling = SamplingSettings.from_dict(settings)
-        request = point.build(self._prompts, object, refs=spatial_refs, settings=sampling)
-        return self._ask("point", image, request, partial(point.finish, request), options)
+        build = partial(point.build, self._prompts, refs=spatial_refs, settings=sampling)
+        search = Search(object, build, point.finish, min_score=min_score, overlap=overlap)
+        return self._search("point", image, search, options)
 
     apoint = async_twin(point)
 
     def segment(
         self,
         image: ImageInput,
-        object: str,
+        object: str | Sequence[str],
         *,
         spatial_refs: SpatialRefs | None = None,
         settings: RequestSettings | None = None,
+        min_score: float = 0.0,
+        overlap: Overlap = "keep",
         **options: Unpack[Options],
     ) -> Segments:
-        """Draw the outline of an object.
+        """Draw the outline of an object, or one of each of several.
 
         Args:
-            object: What to outline, at most 1,000 characters.
+            object: What to outline: one name or a list, as for `detect`.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which one is meant.
+            min_score: Items with a lower score are left out.
+            overlap: As for `detect`, by the segments' boxes.
 
         Returns:
             `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
         """
         sampling = SamplingSettings.from_dict(settings)
-        request = segment.build(self._prompts, object, refs=spatial_refs, settings=sampling)
-        return self._ask("segment", image, request, partial(segment.finish, request, self._prompts), options)
+        build = partial(segment.build, self._prompts, refs=spatial_refs, settings=sampling)
+        finish = partial(segment.finish, self._prompts)
+        search = Search(object, build, finish, min_score=min_score, overlap=overlap)
+        return self._search("segment", image, search, options)
 
     asegment = async_twin(segment)
 
@@ -362,6 +388,12 @@ class VisionModel:
         public = getattr(VisionModel, self._prefix + method)
         answer: R = self._answer(make_task(public, image, request, finish, options, **more))
         return answer
+
+    def _search(self, method: str, image: ImageInput, search: Search[S], options: Options) -> S:
+        if not search.joined:
+            warn_of_joined(search.names[0], stacklevel=3)
+        parts = search.requests if search.joined else ()
+        return self._ask(method, image, search.requests[0], search.finish, options, parts=parts)
 
     def _answering(self, answer: Callable[[Task[Any]], Any], prefix: str = "") -> "VisionModel":
         """Return a copy whose methods return what `answer` makes of their tasks."""

@@ -6,10 +6,12 @@ which never wait: the callback of the future that a step waits for schedules the
 
 import concurrent.futures
 import dataclasses
+import functools
+import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -29,7 +31,7 @@ from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.images.pool import ImagePool
 from photonlite.models.checkpoint import LoadedModel
-from photonlite.request import Completion
+from photonlite.request import Completion, Request
 from photonlite.results import Metrics
 from photonlite.skills import encode
 
@@ -124,10 +126,12 @@ class Session:
                 realtime=request.realtime,
                 strict=request.strict,
             )
-        if task.further is None:
-            self._submit(handle)
-        else:
+        if task.parts:
+            yield from self._join(handle, task.parts)
+        elif task.further is not None:
             yield from self._ask_further(handle, task.further, retried=task.retried)
+        else:
+            self._submit(handle)
 
     def _submit(self, handle: RequestHandle) -> None:
         if handle.ended():
@@ -168,6 +172,18 @@ class Session:
         for token in completion.tokens:
             handle.on_token(token)
         handle.finish(completion)
+
+    def _join(self, handle: RequestHandle, requests: Iterable[Request]) -> Steps:
+        """Answer several requests about one image as one; the first failure ends them all."""
+        parts = [handle.follow_up(dataclasses.replace(request, strict=handle.request.strict)) for request in requests]
+        parts[0].when_computed(handle.release)
+        for part in parts:
+            part.future.add_done_callback(partial(_fail_with, handle))
+            self._submit(part)
+        handle.in_engine = True
+        for part in parts:
+            yield part.future
+        handle.finish(_joined(handle, [part.result() for part in parts]))
 
     def _encode_beside(self, handle: RequestHandle) -> None:
         """Encode the image while the grammar is compiled."""
@@ -300,6 +316,24 @@ def _total(metrics: list[Metrics]) -> Metrics:
         decode_s=sum(one.decode_s for one in metrics),
         output_tokens=sum(one.output_tokens for one in metrics),
     )
+
+
+def _joined(handle: RequestHandle, parts: list[Completion]) -> Completion:
+    """Join the completions of a call: it was cut short if one of them was."""
+    metrics = [part.metrics for part in parts]
+    reason = next((part.finish_reason for part in parts if part.finish_reason != "stop"), "stop")
+    total = dataclasses.replace(
+        functools.reduce(operator.add, metrics),
+        preprocess_s=metrics[0].preprocess_s,  # of the one image
+        queue_s=min(one.queue_s for one in metrics),
+    )
+    size = None if handle.image is None else handle.image.size
+    return Completion((), reason, total, size, tuple(parts))
+
+
+def _fail_with(handle: RequestHandle, part: "Future[Completion]") -> None:
+    if (error := part.exception()) is not None:
+        handle.fail(error)
 
 
 def _closed() -> ModelError:

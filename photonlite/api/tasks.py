@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
@@ -70,11 +70,11 @@ _SYNONYMS: Final = {
     "max_tokens": ("max_new_tokens", "max_length"),
     "schema": ("response_format", "json_schema", "output_type"),
     "regex": ("pattern",),
-    "object": ("label", "text"),
+    "object": ("label", "text", "objects", "labels", "classes", "names"),
     "question": ("prompt",),
     "spatial_refs": ("refs",),
+    "min_score": ("threshold", "conf", "confidence", "box_threshold", "score_threshold"),
 }
-_THRESHOLDS: Final = frozenset(("threshold", "conf", "confidence", "box_threshold", "min_score", "score_threshold"))
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Task(Generic[R]):
     # Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None
     retried: bool = False  # the last of these requests has the answer, not the first
+    parts: Sequence[Request] = ()  # the requests whose completions make the result together, where it has several
 
     def result_of(self, handle: RequestHandle) -> R:
         completion, image = handle.result(), handle.image
@@ -132,8 +133,6 @@ def check_names(names: Iterable[str], method: Callable[..., object]) -> None:
 
 
 def _advice(name: str, takes: Collection[str]) -> str:
-    if name in _THRESHOLDS and "object" in takes:
-        return ": everything that is found has a score, so filter the result by that"
     meant = next((known for known, others in _SYNONYMS.items() if name in others), name)
     if meant in SETTINGS and "settings" in takes:
         return f": it is a setting, give it as settings={{{meant!r}: ...}}"

@@ -29,6 +29,7 @@ EXAMPLES = {
     "detect": """\
   photonlite detect desk.png banana
   photonlite detect desk.png banana --plot boxes.png
+  photonlite detect desk.png --object banana --object cup --min-score 0.5
   photonlite detect photos/ "teddy bear" --plot boxes/ > boxes.jsonl
   photonlite detect "photos/*.jpg" dog --max-objects 5
   curl --silent https://example.com/desk.png | photonlite detect - banana""",
@@ -50,7 +51,7 @@ EXAMPLES = {
     "realtime": """\
   photonlite realtime --source assets/clip --task point --object banana
   photonlite realtime --source assets/clip --object banana --duration 10 --output found.webp
-  photonlite realtime --source 0 --object cup --deadline-ms 200
+  photonlite realtime --source 0 --object cup --object bottle --deadline-ms 200
   photonlite realtime --source drive.mp4 --object car --rate 10 --json > cars.jsonl""",
     "serve": """\
   photonlite serve
@@ -78,8 +79,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     # Intermixed, so that options may stand anywhere, also between the images and the text.
     options = _command_parser(command).parse_intermixed_args(arguments[1:])
     options.command = command
-    if command in SKILLS:
+    if command in SPATIAL and options.object is not None:
+        options.text = options.object if len(options.object) > 1 else options.object[0]
+    elif command in SKILLS:
         options.text = options.images.pop() if command in TEXT else None
+    if command in SKILLS:
         _check_skill(command, options)
     return options
 
@@ -147,6 +151,7 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
         forms.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
     if command in SPATIAL:
         parser.set_defaults(stream=False)
+        _add_search(parser, "; then every argument is an image")
     else:
         parser.add_argument("--stream", action="store_true", help="plain text as it is generated, of one image")
     _add_settings(parser, objects=command in SPATIAL)
@@ -157,7 +162,7 @@ def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     source = "a folder of images, a GIF or WebP, a video, a camera's number, or the address of a stream such as rtsp://"
     parser.add_argument("--source", required=True, help=f"{source} (the last three need photonlite[video])")
     parser.add_argument("--task", choices=SKILLS, default="detect", help="what to ask about every frame")
-    parser.add_argument("--object", help="what to detect, point at or segment")
+    _add_search(parser, "")
     parser.add_argument("--question", help="what to answer, for the task query")
     parser.add_argument("--length", choices=("short", "normal", "long"), help="of a caption")
     group = parser.add_argument_group("time")
@@ -169,6 +174,14 @@ def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--output", metavar="OUT", help="the answered frames, drawn: .gif, .webp, or .mp4 and .avi")
     group.add_argument("--plain", action="store_true", help="a line each second in place of the live view")
     _add_settings(parser, objects=True)
+
+
+def _add_search(parser: argparse.ArgumentParser, note: str) -> None:
+    group = parser.add_argument_group("objects")
+    group.add_argument("--object", action="append", metavar="NAME", help=f"what to find; repeat it for several{note}")
+    group.add_argument("--min-score", type=float, metavar="S", help="leave out what has a lower score")
+    best = "of overlapping finds of different names keep all, or the best score (default: keep)"
+    group.add_argument("--overlap", choices=("keep", "best"), help=best)
 
 
 def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
@@ -183,6 +196,11 @@ def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in SETTINGS if getattr(options, name, None) is not None}
+
+
+def given_search(options: argparse.Namespace) -> dict[str, Any]:
+    given = {name: getattr(options, name, None) for name in ("min_score", "overlap")}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_skill(command: str, options: argparse.Namespace) -> None:

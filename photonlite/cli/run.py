@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from itertools import chain, count
@@ -14,14 +15,18 @@ from tqdm import tqdm
 
 import photonlite
 from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form
-from photonlite.cli.parser import given_settings
+from photonlite.cli.parser import SPATIAL, given_search, given_settings
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TruncatedError
+from photonlite.skills.names import SeveralNamesWarning, joins_names
 
 
 def run_skill(options: argparse.Namespace) -> int:
     """Print one image's result as indented JSON or text, several as JSON lines; returns 2 if one of several failed."""
-    check_text(options.text, options.command)
+    if isinstance(options.text, str):
+        check_text(options.text, options.command)
+    if options.command in SPATIAL:
+        advise_of_joined(options.text)
     form = read_form(options) if options.command == "query" else {}
     names, several = expand(options.images)
     if options.stream and several:
@@ -73,6 +78,14 @@ def _run_lines(
     return 2 if failed else 0
 
 
+def advise_of_joined(names: object) -> None:
+    """Say on stderr that one name reads like several, in place of Python's warning."""
+    if isinstance(names, str) and joins_names(names):
+        warnings.simplefilter("ignore", SeveralNamesWarning)
+        advice = "is looked for as one thing; for several give --object for each"
+        print(f"photonlite: {names!r} {advice}", file=sys.stderr)
+
+
 def import_extra(module: str, missing: str) -> Any:
     """Import a module, for one command only: it takes time, and packages of an extra (`missing` says which)."""
     try:
@@ -88,7 +101,7 @@ def load_model(options: argparse.Namespace) -> "photonlite.VisionModel":
 
 
 def _ask(model: Any, options: argparse.Namespace, image: Image.Image, form: Mapping[str, Any]) -> Any:
-    more: dict[str, Any] = {"settings": given_settings(options) or None, "strict": options.strict}
+    more = {"settings": given_settings(options) or None, "strict": options.strict, **given_search(options)}
     if options.command in ("caption", "query"):
         more["stream"] = options.stream
     if options.command == "query":

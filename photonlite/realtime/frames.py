@@ -7,12 +7,14 @@ from typing import Any, Self, TypeAlias
 from photonlite.errors import InputError, SettingsError
 from photonlite.request import SamplingSettings
 from photonlite.settings import plain
-from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS, clean_refs, clean_text
+from photonlite.skills.base import MAX_QUESTION_CHARACTERS, clean_refs, clean_text
+from photonlite.skills.names import clean_names
+from photonlite.skills.search import check_search
 
 ARGUMENTS = {
-    "detect": ("object", "settings"),
-    "point": ("object", "settings", "spatial_refs"),
-    "segment": ("object", "settings", "spatial_refs"),
+    "detect": ("object", "settings", "min_score", "overlap"),
+    "point": ("object", "settings", "spatial_refs", "min_score", "overlap"),
+    "segment": ("object", "settings", "spatial_refs", "min_score", "overlap"),
     "caption": ("length", "settings"),
     "query": ("question", "settings", "spatial_refs", "reasoning"),
 }
@@ -21,7 +23,6 @@ ARGUMENTS = {
 LONGEST_DEADLINE_MS = 86_400_000
 """A day."""
 
-_TEXTS = {"object": MAX_OBJECT_CHARACTERS, "question": MAX_QUESTION_CHARACTERS}
 _LENGTHS = ("short", "normal", "long")
 
 
@@ -58,9 +59,12 @@ class Question:
 
 def _checked(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     checked = dict(arguments)
-    for name, limit in _TEXTS.items():
-        if name in ARGUMENTS[task]:
-            checked[name] = clean_text(checked.get(name, ""), name, limit)
+    if "object" in ARGUMENTS[task]:
+        names = clean_names(given := checked.get("object"))
+        checked["object"] = names[0] if isinstance(given, str) else list(names)
+        check_search(checked)
+    if "question" in ARGUMENTS[task]:
+        checked["question"] = clean_text(checked.get("question"), "question", MAX_QUESTION_CHARACTERS)
     if checked.get("length", "normal") not in _LENGTHS:
         raise InputError(f"length is {checked['length']!r:.60}: it must be one of {', '.join(_LENGTHS)}")
     if not isinstance(checked.get("reasoning", False), bool):

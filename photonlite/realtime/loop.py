@@ -118,8 +118,8 @@ class RealtimeLoop:
         window: Latest results that the percentiles of `stats` are about.
         copy: Whether arrays are copied when they are submitted, so that a camera may fill them again at once.
         clock: Gives the time in seconds.
-        **arguments: Of the task, as the model's method takes them: object, question, length, settings, spatial_refs,
-            reasoning.
+        **arguments: Of the task, as the model's method takes them: object (one name or a list), min_score, overlap,
+            question, length, settings, spatial_refs, reasoning.
 
     Raises:
         InputError: There is no such task, or an argument is unknown, missing or unusable.

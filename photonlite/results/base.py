@@ -8,7 +8,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Metrics:
-    """Time and tokens of one request.
+    """Time and tokens of one call. Those of several requests are sums, but for the first token and the queue.
 
     Attributes:
         preprocess_s: Decoding and hashing the image and cutting crops, in seconds.
@@ -19,6 +19,7 @@ class Metrics:
         output_tokens: Tokens produced.
         time_to_first_token_s: From the call to the first token, in seconds.
         queue_s: From the prepared image to the first step that carried the prompt, in seconds.
+        requests: Requests of the call: one for each name.
     """
 
     preprocess_s: float = 0.0
@@ -29,6 +30,7 @@ class Metrics:
     output_tokens: int = 0
     time_to_first_token_s: float = 0.0
     queue_s: float = 0.0
+    requests: int = 1
 
     @property
     def total_s(self) -> float:

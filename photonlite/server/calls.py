@@ -62,7 +62,9 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
     if call.image is None and call.skill != "query":
         raise HttpError(422, f"{call.skill} needs an image: send image_url", code="missing_image")
     for name in ("object", "question"):
-        _check_text(name, call.arguments.get(name), config.max_prompt_characters)
+        given = call.arguments.get(name)
+        for text in given if isinstance(given, list) else [given]:
+            _check_text(name, text, config.max_prompt_characters)
     settings = _bounded_settings(call.arguments.get("settings"), config)
     deadline_s = min(call.deadline_s or config.deadline_s, config.deadline_s)
     return dataclasses.replace(call, arguments={**call.arguments, "settings": settings}, deadline_s=deadline_s)

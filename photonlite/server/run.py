@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final, TypedDict, Unpack
@@ -39,6 +40,7 @@ from photonlite.server.metrics import HttpMetrics
 from photonlite.server.transport.connections import LimitedConfig
 from photonlite.server.transport.listening import allow_files, listen
 from photonlite.server.transport.logs import LOGGER, json_lines, library_messages, log
+from photonlite.skills.names import SeveralNamesWarning
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ENGINE_DIED = 70  # exit code of a server whose engine has died (EX_SOFTWARE of sysexits.h): start it again
@@ -91,6 +93,7 @@ def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: 
     """Serve an application from `create_app`; arguments and result as of `serve`. Changes limits of the process."""
     allow_files(config.max_connections)
     ignore_pillow_warnings()
+    warnings.filterwarnings("ignore", category=SeveralNamesWarning)  # clients do not see it
     server = DrainingServer(app, config, **hooks)
     server.run(sockets=[listener])
     return server.exit_code

@@ -28,7 +28,7 @@ def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, se
     return Request("segment", prompt, grammar, budget, settings, subject)
 
 
-def finish(request: Request, prompts: Prompts, completion: Completion) -> Segments:
+def finish(prompts: Prompts, request: Request, completion: Completion) -> Segments:
     """Read the outline; there is none where no object was found, or where the token limit cut the path short."""
     tokens, end = completion.tokens, prompts.vocabulary.end
     segments = []

@@ -1,5 +1,6 @@
 """Steps of a request up to the engine: permit, image, grammar, follow-ups; on the caller's thread and on the pool."""
 
+import dataclasses
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +10,15 @@ import pytest
 
 from photonlite.api.session import Session
 from photonlite.engine.handle import RequestHandle, TokenStream
-from photonlite.errors import DeadlineError, EngineDiedError, ModelError, RequestCancelledError, SchemaError
+from photonlite.errors import (
+    DeadlineError,
+    EngineDiedError,
+    ModelError,
+    RequestCancelledError,
+    SchemaError,
+    StepError,
+    TruncatedError,
+)
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.skills.encode import FixedGrammar
@@ -438,3 +447,150 @@ def test_follow_ups_keep_cache_salt_class_and_deadline() -> None:
     assert [(one.cache_salt, one.realtime) for one in scored.engine.requests] == [("one tenant", True)] * 2
     assert before["deadline_s"] == scored.engine.options["deadline_s"] == 60.0
     assert before["submitted"] == scored.engine.options["submitted"]
+
+
+# ---- calls of several requests
+
+
+def part_request(budget: int = 5) -> Request:
+    return Request("detect", (Token(1),), Words(budget), budget, SamplingSettings())
+
+
+class Joined:
+    """A call of several requests about one image."""
+
+    def __init__(self, count: int = 3, *, deadline_s: float = 60.0, **options: Any) -> None:
+        self.engine, self.threads, self.image = FakeEngine(), Threads(), Source()
+        parts = tuple(part_request() for _ in range(count))
+        asked = dataclasses.replace(parts[0], **options)
+        self.session = make_session(self.engine, self.threads)
+        self.handle = self.session.launch(task(asked, self.image, deadline_s=deadline_s, parts=parts))
+        self.threads.work()
+
+    def finish(self, number: int, tokens: int = 1, error: BaseException | None = None) -> None:
+        sequence = self.engine.sequences[number]
+        for token in [Token(7)] * (tokens - 1) + [Token(END)]:
+            if sequence.request.grammar.finish_reason is None:
+                sequence.tokens.append(token)
+                sequence.request.grammar.accept(token)
+                sequence.sink.on_token(token)
+        sequence.times.encode_s, sequence.times.prefill_s = 0.5 * (number == 0), 0.25
+        sequence.times.first_token, sequence.times.finished = 4.0 + number, 4.5 + number
+        self.engine.finish(error, number)
+        while self.threads.jobs or self.threads.urgent:
+            self.threads.work()
+
+
+def test_the_requests_of_a_call_are_submitted_together_behind_one_preparation() -> None:
+    joined = Joined(3, cache_salt="tenant", realtime=True)
+
+    assert len(joined.engine.sequences) == 3
+    assert joined.image.prepared == 1
+    assert len({id(sequence.image) for sequence in joined.engine.sequences}) == 1
+    assert [(one.cache_salt, one.realtime) for one in joined.engine.requests] == [("tenant", True)] * 3
+    assert joined.session.open == {joined.handle}
+
+
+def test_a_call_ends_with_the_completions_in_the_order_of_its_requests_and_their_sums() -> None:
+    joined = Joined(3)
+    joined.finish(2, tokens=3)
+    joined.finish(0, tokens=1)
+    assert not joined.handle.future.done()
+    joined.finish(1, tokens=2)
+
+    done = joined.handle.result()
+    assert [len(part.tokens) for part in done.parts] == [1, 2, 3]
+    assert (done.tokens, done.finish_reason, done.picture_size) == ((), "stop", (6, 4))
+    metrics, first = done.metrics, done.parts[0].metrics
+    assert (metrics.encode_s, metrics.prefill_s, metrics.decode_s, metrics.output_tokens) == (0.5, 0.75, 1.5, 6)
+    assert metrics.prompt_tokens == 3 * first.prompt_tokens
+    assert (metrics.preprocess_s, metrics.requests) == (first.preprocess_s, 3)
+    assert joined.session.open == set()
+
+
+def test_a_call_is_cut_short_if_one_of_its_requests_is() -> None:
+    joined = Joined(2)
+    joined.finish(0)
+    joined.finish(1, tokens=9)
+
+    assert joined.handle.result().finish_reason == "length"
+
+
+def test_a_strict_call_fails_as_soon_as_one_request_is_cut_short() -> None:
+    joined = Joined(3, strict=True)
+    joined.finish(1, tokens=9)
+
+    with pytest.raises(TruncatedError):
+        joined.handle.result()
+    assert joined.engine.cancelled == [joined.engine.sequences[0], joined.engine.sequences[2]]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_one_failure_ends_the_call_with_its_error_and_cancels_the_others(number: int) -> None:
+    joined = Joined(3)
+    joined.finish(number, error=StepError("lost"))
+
+    with pytest.raises(StepError, match="lost"):
+        joined.handle.result()
+    assert joined.engine.cancelled == [one for index, one in enumerate(joined.engine.sequences) if index != number]
+    assert joined.session.gate.held == 0
+
+
+@pytest.mark.parametrize("finished", [(), (0,), (2,)])
+def test_cancelling_a_call_cancels_what_is_left_of_it(finished: tuple[int, ...]) -> None:
+    joined = Joined(3)
+    for number in finished:
+        joined.finish(number)
+    joined.handle.cancel()
+
+    assert joined.engine.cancelled == [
+        one for index, one in enumerate(joined.engine.sequences) if index not in finished
+    ]
+    assert (joined.session.open, joined.session.gate.held) == (set(), 0)
+
+
+def test_cancelling_during_submission_submits_no_further_request() -> None:
+    engine, threads = FakeEngine(), Threads()
+    handles: list[RequestHandle] = []
+    engine.on_submit = lambda sequence: handles[0].cancel()
+    parts = (part_request(), part_request())
+    handles.append(make_session(engine, threads).launch(task(parts[0], Source(), parts=parts)))
+    threads.work()
+
+    assert engine.cancelled == engine.sequences
+    assert len(engine.sequences) == 1
+
+
+def test_all_requests_of_a_call_have_its_deadline() -> None:
+    joined = Joined(2, deadline_s=1e-9)
+
+    with pytest.raises(DeadlineError):
+        joined.handle.result()
+    assert joined.engine.sequences == []
+    joined = Joined(2, deadline_s=9.0)
+    assert joined.engine.options["deadline_s"] == 9.0
+    assert joined.engine.options["submitted"] == joined.handle.begun
+
+
+def test_a_call_holds_its_permit_until_the_first_request_has_a_token() -> None:
+    joined = Joined(2)
+    assert joined.session.gate.held == BYTES
+
+    joined.engine.sequences[0].sink.on_token(Token(7))
+    assert joined.session.gate.held == 0
+
+
+def test_a_refused_request_ends_the_call() -> None:
+    engine, threads = FakeEngine(), Threads()
+
+    def refuse(sequence: Any) -> None:
+        engine.refusal = EngineDiedError("it stopped")
+
+    engine.on_submit = refuse
+    parts = (part_request(), part_request())
+    handle = make_session(engine, threads).launch(task(parts[0], Source(), parts=parts))
+    threads.work()
+
+    with pytest.raises(EngineDiedError):
+        handle.result()
+    assert engine.cancelled == engine.sequences

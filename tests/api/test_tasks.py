@@ -37,9 +37,11 @@ def test_an_unknown_option_names_the_method_and_the_nearest_argument(model: Visi
 
 
 @pytest.mark.parametrize("method", ["detect", "point", "segment", "adetect"])
-def test_a_threshold_argument_is_answered_with_a_hint_at_scores(model: VisionModel, method: str) -> None:
-    with pytest.raises(UnknownArgumentError, match=r"'threshold': everything that is found has a score"):
+def test_a_threshold_argument_is_answered_with_the_name_min_score(model: VisionModel, method: str) -> None:
+    with pytest.raises(UnknownArgumentError, match=r"'threshold' \(did you mean 'min_score'\?\)"):
         WAYS[method](model, threshold=0.3)
+    with pytest.raises(UnknownArgumentError, match=r"'conf' \(did you mean 'min_score'\?\)"):
+        WAYS[method](model, conf=0.3)
 
 
 @pytest.mark.parametrize(("name", "setting"), [("temperature", "temperature"), ("max_new_tokens", "max_tokens")])
@@ -55,7 +57,7 @@ def test_a_task_of_a_batch_gets_the_same_advice(model: VisionModel) -> None:
     late, picky, lacking = model.batch([task | {"timeout": 3}, task | {"threshold": 0.1}, {"skill": "detect"}])
 
     assert str(late).startswith("task 0: detect() takes no argument 'timeout' (did you mean 'deadline_s'?): ")
-    assert "everything that is found has a score" in str(picky)
+    assert "did you mean 'min_score'?" in str(picky)
     assert "lacks something: missing a required argument: 'image'" in str(lacking)
 
 

@@ -22,22 +22,32 @@ class FakeModel:
         self.error: BaseException | None = None
         self.forms: list[dict[str, Any]] = []
         self.strict: list[bool] = []
+        self.searches: list[dict[str, Any]] = []
         self.finish_reason: str | None = "stop"
 
     def load(self, model: str | None = None, **options: Any) -> "FakeModel":
         self.loaded.append({"model": model, **options})
         return self
 
-    def detect(self, image: Image.Image, object: str, *, settings: Any = None, strict: bool = False) -> Detections:
+    def detect(
+        self, image: Image.Image, object: Any, *, settings: Any = None, strict: bool = False, **search: Any
+    ) -> Detections:
         self._ask("detect", image, object, settings, strict=strict)
+        self.searches.append(search)
         return Detections([{**BOX, "label": object, "score": 0.5}], finish_reason=self.finish_reason)
 
-    def point(self, image: Image.Image, object: str, *, settings: Any = None, strict: bool = False) -> Points:
+    def point(
+        self, image: Image.Image, object: Any, *, settings: Any = None, strict: bool = False, **search: Any
+    ) -> Points:
         self._ask("point", image, object, settings, strict=strict)
+        self.searches.append(search)
         return Points([{"x": 0.5, "y": 0.5, "label": object, "score": 0.5}], finish_reason=self.finish_reason)
 
-    def segment(self, image: Image.Image, object: str, *, settings: Any = None, strict: bool = False) -> Segments:
+    def segment(
+        self, image: Image.Image, object: Any, *, settings: Any = None, strict: bool = False, **search: Any
+    ) -> Segments:
         self._ask("segment", image, object, settings, strict=strict)
+        self.searches.append(search)
         outline = {"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75]]}
         return Segments([{**outline, "label": object, "score": 0.5}], finish_reason=self.finish_reason)
 

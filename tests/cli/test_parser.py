@@ -92,3 +92,11 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for command, summary in SUMMARIES.items():
         assert f"{command:9} {summary}" in out
+
+
+def test_with_named_objects_every_argument_is_an_image() -> None:
+    options = parse(["detect", "a.png", "--object", "mug", "b.png", "--object", "key"])
+
+    assert (options.images, options.text) == (["a.png", "b.png"], ["mug", "key"])
+    with pytest.raises(InputError, match="arguments are required: IMAGE"):
+        parse(["detect", "--object", "mug"])

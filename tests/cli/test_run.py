@@ -92,6 +92,25 @@ def test_all_settings_reach_the_model(fake: FakeModel, image: str) -> None:
     assert fake.asked[0][-1] == settings
 
 
+@pytest.mark.parametrize("command", ["detect", "point", "segment"])
+def test_several_objects_are_asked_for_at_once(fake: FakeModel, image: str, command: str) -> None:
+    assert main([command, "--object", "mug", image, "--object", "key, ring", "--min-score", "0.5"]) == 0
+    assert main([command, image, "--object", "mug", "--overlap", "best"]) == 0
+
+    assert [asked[2] for asked in fake.asked] == [["mug", "key, ring"], "mug"]
+    assert fake.searches == [{"min_score": 0.5}, {"overlap": "best"}]
+
+
+def test_one_name_that_reads_like_several_is_pointed_out(fake: FakeModel, image: str, capsys: Captured) -> None:
+    main(["detect", image, "banana, cup"])
+
+    assert "'banana, cup' is looked for as one thing; for several give --object" in capsys.readouterr().err
+    assert fake.asked[0][2] == "banana, cup"
+    main(["query", image, "red and blue?"])
+    main(["detect", image, "--object", "banana, cup", "--object", "key"])
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "command", [["detect", "mug"], ["point", "mug"], ["segment", "mug"], ["caption"], ["query", "?"]]
 )

@@ -23,7 +23,7 @@ def test_naming_a_task_resets_all_but_the_deadline() -> None:
     point = Question.of("point", object="mug", spatial_refs=[(0.5, 0.5)], deadline_ms=33)
 
     assert point.changed({"task": "point", "object": "key"}) == Question("point", {"object": "key"}, 0.033)
-    with pytest.raises(PromptError, match="object is empty"):
+    with pytest.raises(PromptError, match="object is missing"):
         point.changed({"task": "detect"})
 
 
@@ -37,7 +37,12 @@ def test_naming_a_task_resets_all_but_the_deadline() -> None:
         ({"object": "  "}, PromptError, "object is empty"),
         ({"object": 7}, PromptError, "object is of type int"),
         ({"object": "m" * 1001}, PromptError, "over the limit of 1000"),
-        ({"task": "query"}, PromptError, "question is empty"),
+        ({"object": ["mug", "mug"]}, PromptError, "holds 'mug' twice"),
+        ({"object": []}, PromptError, "list of objects is empty"),
+        ({"min_score": 2}, SettingsError, "min_score is 2"),
+        ({"overlap": "worst"}, SettingsError, "overlap is 'worst'"),
+        ({"task": "query", "question": "why?", "min_score": 0.5}, InputError, "query takes no 'min_score'"),
+        ({"task": "query"}, PromptError, "question is missing"),
         ({"task": "query", "question": "why?", "reasoning": "yes"}, InputError, "reasoning is 'yes'"),
         ({"task": "caption", "length": "epic"}, InputError, "length is 'epic'"),
         ({"task": "point", "object": "mug", "spatial_refs": 3}, SpatialRefError, "spatial_refs is of type int"),
@@ -54,3 +59,10 @@ def test_unusable_questions_are_refused_before_any_frame(
 ) -> None:
     with pytest.raises(error, match=message):
         Question.of("detect", object="mug").changed(changes)
+
+
+def test_several_names_and_thresholds_are_kept_over_changes() -> None:
+    question = Question.of("detect", object=(" mug", "key "), min_score=0.5, overlap="best")
+
+    assert question.arguments == {"object": ["mug", "key"], "min_score": 0.5, "overlap": "best"}
+    assert question.changed({"min_score": 0}).arguments["object"] == ["mug", "key"]

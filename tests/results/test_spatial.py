@@ -89,7 +89,7 @@ def test_a_sum_has_the_units_of_its_first_part():
 def test_a_sum_has_the_cost_of_both_and_the_reason_that_matters():
     first = Detections([], metrics=Metrics(decode_s=0.5, output_tokens=3), finish_reason="stop")
     second = Detections([], metrics=Metrics(decode_s=0.25, output_tokens=4), finish_reason="max_objects")
-    assert (first + second).metrics == Metrics(decode_s=0.75, output_tokens=7)
+    assert (first + second).metrics == Metrics(decode_s=0.75, output_tokens=7, requests=2)
     assert (first + second).truncated
     assert (second + first).truncated
     assert (first + MUGS).metrics is None

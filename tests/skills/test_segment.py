@@ -22,7 +22,7 @@ def test_the_object_and_its_references_are_asked_for() -> None:
 
 
 def test_a_segment_has_path_box_and_polygon() -> None:
-    result = segment.finish(request(), FakePrompts(), completion(*BOX, *TRIANGLE, 0))
+    result = segment.finish(FakePrompts(), request(), completion(*BOX, *TRIANGLE, 0))
 
     assert result == {
         "segments": [
@@ -41,11 +41,11 @@ def test_a_segment_has_path_box_and_polygon() -> None:
 def test_a_path_that_was_cut_short_is_dropped() -> None:
     tokens = (*BOX, *TRIANGLE)
     for cut in (2, 3, 5, len(tokens)):
-        assert segment.finish(request(), FakePrompts(), completion(*tokens[:cut], reason="length")) == {"segments": []}
+        assert segment.finish(FakePrompts(), request(), completion(*tokens[:cut], reason="length")) == {"segments": []}
 
 
 def test_nothing_found_is_an_empty_list() -> None:
-    assert segment.finish(request(), FakePrompts(), completion(0)) == {"segments": []}
+    assert segment.finish(FakePrompts(), request(), completion(0)) == {"segments": []}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from photonlite.cli.parser import given_settings
+from photonlite.cli.parser import given_search, given_settings
 from photonlite.cli.realtime.recorder import FrameRecorder
-from photonlite.cli.run import import_extra, load_model, to_json
+from photonlite.cli.run import advise_of_joined, import_extra, load_model, to_json
 from photonlite.errors import InputError
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
@@ -60,8 +60,11 @@ class JsonLines(Reporter):
 
 def run_realtime(options: argparse.Namespace) -> int:
     """Play a source until it ends, its time is over, or Ctrl+C; returns the exit code, 2 if no frame was answered."""
-    given = {name: getattr(options, name) for name in ("task", "object", "question", "length", "deadline_ms")}
-    given["settings"] = given_settings(options) or None
+    given = {name: getattr(options, name) for name in ("task", "question", "length", "deadline_ms")}
+    given |= {"settings": given_settings(options) or None, **given_search(options)}
+    if options.object is not None:
+        given["object"] = options.object if len(options.object) > 1 else options.object[0]
+        advise_of_joined(given["object"])
     asked = {name: value for name, value in given.items() if value is not None}
     if options.json and options.plain:
         raise InputError("--plain prints text and --json prints JSON: give one of them")

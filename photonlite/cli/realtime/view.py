@@ -71,7 +71,8 @@ class View:
 
     def _title(self) -> Text:
         subject = self._question.arguments.get("object") or self._question.arguments.get("question")
-        named = f"“{subject}” " if subject else ""
+        subjects = [subject] if isinstance(subject, str) else subject or ()
+        named = "".join(f"“{one}” " for one in subjects)
         return Text.assemble((self._question.task, "bold"), " ", (named, "bold yellow"), (f"· {self._model}", "dim"))
 
     def _drawing(self, columns: int, rows: int) -> RenderableType:

@@ -1,19 +1,25 @@
 """Parses a multipart form whose body is in memory: images and fields."""
 
 import re
+from collections.abc import Collection
 from typing import Any, Final, NoReturn
 
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from photonlite.server.errors import HttpError
 
-_MOST_PARTS: Final = 32
+_MOST_PARTS: Final = 128
 _BOUNDARY: Final = re.compile(rb"[0-9A-Za-z'()+_,./:=? -]{1,70}")  # what RFC 2046 allows in a boundary
 
 
-def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, str]]:
-    """Return a form's files, whatever their fields are called, and its other fields; raises 400 for a damaged form."""
-    form = _Form()
+def read_form(
+    content_type: str, body: bytes, repeated: Collection[str] = ()
+) -> tuple[list[bytes], dict[str, list[str]]]:
+    """Return a form's files, whatever their fields are called, and the texts of each other field.
+
+    Raises 400 for a damaged form, and for a field that is there twice and not one of those that may be `repeated`.
+    """
+    form = _Form(repeated)
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
         if not _BOUNDARY.fullmatch(boundary):
@@ -30,9 +36,10 @@ def read_form(content_type: str, body: bytes) -> tuple[list[bytes], dict[str, st
 class _Form:
     """Collects the parts of a form; the parser calls its methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, repeated: Collection[str]) -> None:
         self.files: list[bytes] = []
-        self.fields: dict[str, str] = {}
+        self.fields: dict[str, list[str]] = {}
+        self._repeated = repeated
         self.complete = False
         self._headers: dict[bytes, bytes] = {}
         self._name = self._data = b""
@@ -57,11 +64,11 @@ class _Form:
         name = options[b"name"].decode(errors="replace")
         if b"filename" in options or b"filename*=" in header:
             self.files.append(self._data)
-        elif name in self.fields:
+        elif name in self.fields and name not in self._repeated:
             _refuse(f"it has the field {name[:40]!r} twice")
         else:
             try:
-                self.fields[name] = self._data.decode()
+                self.fields.setdefault(name, []).append(self._data.decode())
             except UnicodeDecodeError:
                 _refuse(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
 

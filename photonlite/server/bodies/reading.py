@@ -3,7 +3,7 @@
 | Content-Type | image | fields |
 |---|---|---|
 | `application/json` | `image_url`: a data URI | beside it |
-| `multipart/form-data` | the one file, or `image_url` | as text; what is neither text nor a flag as JSON |
+| `multipart/form-data` | the one file, or `image_url` | as text, several names in turn; no text and no flag: JSON |
 | `image/...`, `application/octet-stream` | the body | in the query string, the same way |
 """
 
@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -78,15 +78,26 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+class FormFields(NamedTuple):
+    """Names of a body's fields, by how a form or a query string holds them; the others are text."""
+
+    flags: tuple[str, ...]
+    repeated: tuple[str, ...]  # text, or a list of texts by repetition
+    json: tuple[str, ...]
+
+
 @cache
-def json_fields(model: type[Body]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of a body's flags, and of the fields that only JSON can hold."""
+def form_fields(model: type[Body]) -> FormFields:
     types: dict[str, set[str | None]] = {
         name: {one.get("type") for one in schema.get("anyOf", [schema])} - {"null"}
         for name, schema in model.model_json_schema()["properties"].items()
     }
-    flags = tuple(name for name, kinds in types.items() if kinds == {"boolean"})
-    return flags, tuple(name for name, kinds in types.items() if kinds not in ({"boolean"}, {"string"}))
+
+    def of(*sought: set[str | None]) -> tuple[str, ...]:
+        return tuple(name for name, kinds in types.items() if kinds in sought)
+
+    flags, repeated, texts = of({"boolean"}), of({"string", "array"}), of({"string"})
+    return FormFields(flags, repeated, tuple(name for name in types if name not in {*flags, *repeated, *texts}))
 
 
 def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes], Json]:
@@ -94,13 +105,15 @@ def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes]
     if kind == "application/json":
         return [], read_json_object(body)
     if kind == "multipart/form-data":
-        files, texts = read_form(request.headers["content-type"], body)
+        files, texts = read_form(request.headers["content-type"], body, form_fields(model).repeated)
         return files, _from_texts(model, texts)
     if kind.startswith("image/") or kind == "application/octet-stream" or not (kind or body):
-        names = [name for name, _ in request.query_params.multi_items()]
-        if len(names) != len(set(names)):
-            raise HttpError(400, "the query string has a field twice", code="invalid_query")
-        return [body] if body else [], _from_texts(model, request.query_params)
+        texts = {}
+        for name, text in request.query_params.multi_items():
+            if name in texts and name not in form_fields(model).repeated:
+                raise HttpError(400, "the query string has a field twice", code="invalid_query")
+            texts.setdefault(name, []).append(text)
+        return [body] if body else [], _from_texts(model, texts)
     raise HttpError(
         415,
         f"Content-Type is {kind[:60]!r}: send application/json, multipart/form-data, or the image as image/...",
@@ -108,14 +121,18 @@ def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes]
     )
 
 
-def _from_texts(model: type[Body], texts: Mapping[str, str]) -> Json:
-    flags, others = json_fields(model)
-    fields: Json = {name: _FLAGS.get(text.lower(), text) if name in flags else text for name, text in texts.items()}
-    for name in fields.keys() & set(others):
-        try:
-            fields[name] = _parse(texts[name])
-        except ValueError as cause:
-            raise HttpError(422, f"the field {name!r} is not JSON", code="invalid_field") from cause
+def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
+    names = form_fields(model)
+    fields: Json = {}
+    for name, given in texts.items():
+        fields[name] = given if len(given) > 1 else given[0]
+        if name in names.flags:
+            fields[name] = _FLAGS.get(given[0].lower(), given[0])
+        elif name in names.json:
+            try:
+                fields[name] = _parse(given[0])
+            except ValueError as cause:
+                raise HttpError(422, f"the field {name!r} is not JSON", code="invalid_field") from cause
     return fields
 
 

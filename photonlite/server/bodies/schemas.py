@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from photonlite.results import Metrics
 from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json
-from photonlite.server.bodies.reading import json_fields
+from photonlite.server.bodies.reading import form_fields
 from photonlite.server.bodies.skills import SKILL_BODIES
 from photonlite.server.config import ServerConfig
 from photonlite.skills.base import MAX_OBJECT_CHARACTERS, MAX_QUESTION_CHARACTERS
@@ -90,7 +90,7 @@ def _limit(schema: Json, name: str, **limits: int) -> None:
 
 def _form(request: type[BaseModel], schema: Json) -> Json:
     """Return the schema of a form from that of JSON: what only JSON can hold is text that is JSON, and null is not."""
-    _, others = json_fields(request)
+    others = form_fields(request).json
     fields: Json = {
         "image": {"type": "string", "format": "binary", "description": "The file; its field may have any name."}
     }

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, PlainValidator
+from pydantic import BaseModel, Field, InstanceOf, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from photonlite.results import Metrics
 from photonlite.server.bodies.base import Body, Choices, Count, Flag, Json, JsonSchema, Text, Unit, must_be
 from photonlite.server.calls import Skill
+from photonlite.skills.names import MAX_NAMES
 
 Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
 TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]
@@ -58,6 +59,10 @@ SpatialRefs = Annotated[
     Field(fail_fast=True, description="What the words are about: points, boxes, or objects as answers hold them."),
     must_be("a list of points [x, y] and boxes [x_min, y_min, x_max, y_max] from 0 to 1, or of such objects"),
 ]
+Names = Annotated[
+    Text | Annotated[list[InstanceOf[str]], Field(fail_fast=True, min_length=1, max_length=MAX_NAMES)],
+    must_be(f"text, or a list of 1 to {MAX_NAMES} texts"),
+]
 NotStreamed = Annotated[Literal[False], must_be("false or left out: the answer comes as a whole")]
 
 
@@ -103,10 +108,22 @@ class QueryRequest(SkillRequest):
     regex: Text | None = Field(None, description="A pattern that the whole answer matches.")
 
 
-class DetectRequest(SkillRequest):
+class SearchRequest(SkillRequest):
+    """What to find, and what to leave out of it."""
+
+    object: Names = Field(
+        description="What to find: a name, or a list of names.",
+        examples=["banana", ["banana", "cup"]],
+    )
+    min_score: Unit = Field(0, description="Items with a lower score are left out.")
+    overlap: Literal["keep", "best"] = Field(
+        "keep", description="Whether of overlapping items of different names all stay, or the best score."
+    )
+
+
+class DetectRequest(SearchRequest):
     """Find every instance of an object: boxes."""
 
-    object: Text = Field(description="What to find.", examples=["banana"])
     stream: NotStreamed = False
 
 
@@ -116,10 +133,9 @@ class PointRequest(DetectRequest):
     spatial_refs: SpatialRefs | None = None
 
 
-class SegmentRequest(SkillRequest):
+class SegmentRequest(SearchRequest):
     """Draw the outline of an object."""
 
-    object: Text = Field(description="What to find.", examples=["banana"])
     spatial_refs: SpatialRefs | None = None
 
 

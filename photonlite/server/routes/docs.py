@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from photonlite import __version__
 from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json
-from photonlite.server.bodies.reading import json_fields
+from photonlite.server.bodies.reading import form_fields
 from photonlite.server.bodies.schemas import Error, Status, body_schemas, form_name
 from photonlite.server.bodies.skills import SKILL_BODIES
 from photonlite.server.calls import Skill
@@ -145,7 +145,7 @@ def _skill(skill: Skill, schemas: Json) -> Json:
         **_operation(skill, "Skills", str(request.__doc__), answer, _ANSWERING),
         "description": "The image comes as a data URI in JSON, as a file of a form, or as the whole body with the "
         "other fields in the query string. In a form or a query string these are JSON: "
-        f"{', '.join(f'`{name}`' for name in json_fields(request)[1])}.",
+        f"{', '.join(f'`{name}`' for name in form_fields(request).json)}.",
         "parameters": [
             {"name": name, "in": "query", "required": False, "schema": schema}
             for name, schema in properties.items()

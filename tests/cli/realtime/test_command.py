@@ -65,6 +65,16 @@ def test_json_prints_every_result_and_then_the_statistics(
     assert model.closed
 
 
+def test_several_objects_and_a_threshold_reach_the_model(loaded: Callable[..., FakeModel], clip: str) -> None:
+    model = loaded()
+
+    assert run(clip, "--object", "key", "--min-score", "0.25", "--overlap", "best", "--json") == 0
+
+    arguments = model.next().arguments
+    assert arguments["object"] == ["mug", "key"]
+    assert (arguments["min_score"], arguments["overlap"]) == (0.25, "best")
+
+
 def test_without_a_terminal_statistics_are_printed_to_stderr(
     loaded: Callable[..., FakeModel], clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +129,7 @@ def test_ctrl_c_ends_the_run_and_prints_the_statistics(
     [
         (["--object", "mug"], "--source"),
         (["--source", "nowhere", "--object", "mug"], "there is no source 'nowhere'"),
-        (["--source", "CLIP"], "the object is empty"),
+        (["--source", "CLIP"], "the object is missing"),
         (["--source", "CLIP", "--object", "mug", "--length", "short"], "detect takes no 'length'"),
         (["--source", "CLIP", "--object", "mug", "--deadline-ms", "0"], "deadline_ms"),
         (["--source", "CLIP", "--object", "mug", "--json", "--plain"], "give one of them"),

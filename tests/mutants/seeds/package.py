@@ -4,6 +4,20 @@ from tests.mutants.mutant import SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
+        "a failed name leaves the others running until it is its turn",
+        "api/session.py",
+        "            part.future.add_done_callback(partial(_fail_with, handle))\n",
+        "",
+        "tests/api/test_session_steps.py",
+    ),
+    Mutant(
+        "the requests of a call forget to be strict",
+        "api/session.py",
+        "dataclasses.replace(request, strict=handle.request.strict)",
+        "dataclasses.replace(request, strict=False)",
+        "tests/api/test_session_steps.py",
+    ),
+    Mutant(
         "truncation: strict callers get a cut answer",
         "request.py",
         'if not self.strict or finish_reason == "stop":',

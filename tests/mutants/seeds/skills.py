@@ -40,6 +40,20 @@ MUTANTS = [
         "tests/skills/typed/test_question.py",
     ),
     Mutant(
+        "what was removed for an overlap still removes others",
+        "skills/merging.py",
+        "        if stays[index]:\n            worse",
+        "        if True:\n            worse",
+        "tests/skills/test_merging.py",
+    ),
+    Mutant(
+        "a name with a worse score removes the better one",
+        "skills/merging.py",
+        'key=lambda index: -items[index]["score"]',
+        'key=lambda index: items[index]["score"]',
+        "tests/skills/test_merging.py",
+    ),
+    Mutant(
         "the self-test never looks at sizes",
         "skills/selftest.py",
         "[word, place, place, size, word]",

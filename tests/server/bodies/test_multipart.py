@@ -20,7 +20,7 @@ def part(content: bytes, disposition: str) -> bytes:
 def test_files_and_fields_are_read_unchanged(file: bytes, text: str) -> None:
     assume(b"\r\n--b" not in file + text.encode())
     body = part(file, 'name="image"; filename="a.png"') + part(text.encode(), 'name="question"') + b"--b--\r\n"
-    assert read_form(KIND, body) == ([file], {"question": text})
+    assert read_form(KIND, body) == ([file], {"question": [text]})
 
 
 def test_preamble_epilogue_and_quotes_are_understood() -> None:
@@ -48,7 +48,7 @@ def test_preamble_epilogue_and_quotes_are_understood() -> None:
         (KIND, b"--b\r\nA: " + b"a" * 9000 + b'\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--'),
         (KIND, part(b"\xff", 'name="a"') + b"--b--"),
         (KIND, part(b"x", 'name="a"') * 2 + b"--b--"),
-        (KIND, b"".join(part(b"x", f'name="a{number}"') for number in range(33)) + b"--b--"),
+        (KIND, b"".join(part(b"x", f'name="a{number}"') for number in range(129)) + b"--b--"),
     ],
 )
 def test_invalid_forms_are_refused(kind: str, body: bytes) -> None:
@@ -64,3 +64,9 @@ def test_any_bytes_are_read_or_refused(content: bytes, boundary: str) -> None:
         for kind in (KIND, f"multipart/form-data; boundary={boundary}"):
             with suppress(HttpError):
                 read_form(kind, body)
+
+
+def test_a_field_that_may_be_repeated_has_all_its_texts() -> None:
+    body = part(b"mug", 'name="object"') + part(b"3", 'name="n"') + part(b"key", 'name="object"') + b"--b--"
+
+    assert read_form(KIND, body, repeated=("object",)) == ([], {"object": ["mug", "key"], "n": ["3"]})

@@ -337,3 +337,42 @@ def test_another_model_is_refused_in_every_form(skill: str) -> None:
 
     assert [(answer.status, answer.code) for answer in refused] == [(404, "model_not_found")] * 3
     assert fake.calls == []
+
+
+@pytest.mark.parametrize("skill", ["detect", "point", "segment"])
+def test_several_names_are_a_list_or_a_repeated_field(skill: str) -> None:
+    fake = FakeModel()
+    app = server(fake)
+    body, headers = form({"min_score": "0.5", "object": '["key"]', "overlap": "best"})
+    first = b'--xxBOUNDARYxx\r\nContent-Disposition: form-data; name="object"\r\n\r\nred mug\r\n'
+    wanted = {"object": ["red mug", '["key"]'], "min_score": 0.5, "overlap": "best"}
+
+    async def ask() -> list[int]:
+        query = "object=red%20mug&min_score=0.5&object=%5B%22key%22%5D&overlap=best"
+        return [
+            (await post(app, f"/v1/{skill}", {"image_url": DATA_URI, **wanted})).status,
+            (await post(app, f"/v1/{skill}", first + body, headers)).status,
+            (await post(app, f"/v1/{skill}?{query}", PNG, {"content-type": "image/png"})).status,
+        ]
+
+    assert run(ask()) == [200] * 3
+    assert [{name: call.arguments[name] for name in wanted} for call in fake.calls] == [wanted] * 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"object": []}, "invalid_field"),
+        ({"object": ["mug"] * 65}, "invalid_field"),
+        ({"object": ["mug", 1]}, "invalid_field"),
+        ({"object": ["mug", " "]}, "invalid_prompt"),
+        ({"object": ["mug", "x" * 4001]}, "prompt_too_long"),
+        ({"object": "mug", "min_score": 1.5}, "invalid_field"),
+        ({"object": "mug", "overlap": "all"}, "invalid_field"),
+    ],
+)
+def test_unusable_names_and_thresholds_are_refused(fields: dict[str, Any], code: str) -> None:
+    fake = FakeModel()
+    answer = run(post(server(fake), "/v1/detect", {"image_url": DATA_URI, **fields}))
+
+    assert (answer.status, answer.code, fake.calls) == (422, code, [])

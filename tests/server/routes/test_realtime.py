@@ -110,6 +110,18 @@ def test_frames_in_results_out(server: Live) -> None:
     assert 0 < call.deadline_s <= 5
 
 
+def test_several_names_and_a_threshold_are_asked_of_every_frame(server: Live) -> None:
+    asked = {"task": "detect", "object": ["mug", "key"], "min_score": 0.25}
+    with client(server) as robot:
+        assert robot.ask(**asked) == {"type": "task", **asked, "deadline_ms": None}
+        robot.show(encoded())
+        assert robot.hear()["type"] == "result"
+        assert robot.ask(object=[])["error"]["code"] == "invalid_prompt"
+
+    arguments = server.fake.calls[0].arguments  # type: ignore[attr-defined]
+    assert (arguments["object"], arguments["min_score"]) == (["mug", "key"], 0.25)
+
+
 def test_raw_pixels_arrive_as_they_are(server: Live) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     with client(server) as robot:
