@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Point,
         Points,
         Segments,
+        Tracker,
         to_coco,
         to_supervision,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "Points",
     "RealtimeLoop",
     "Segments",
+    "Tracker",
     "VisionModel",
     "__version__",
     "errors",

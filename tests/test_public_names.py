@@ -24,6 +24,7 @@ def test_public_names_are_pinned() -> None:
         "Points",
         "RealtimeLoop",
         "Segments",
+        "Tracker",
         "VisionModel",
         "__version__",
         "errors",

@@ -165,6 +165,8 @@ def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     _add_search(parser, "")
     parser.add_argument("--question", help="what to answer, for the task query")
     parser.add_argument("--length", choices=("short", "normal", "long"), help="of a caption")
+    track = "give objects ids that they keep from frame to frame (needs photonlite[track])"
+    parser.add_argument("--track", action="store_true", help=track)
     group = parser.add_argument_group("time")
     group.add_argument("--rate", type=float, metavar="HZ", help="frames per second (default: the source's own)")
     group.add_argument("--duration", type=float, metavar="S", help="seconds; a shorter source is repeated")

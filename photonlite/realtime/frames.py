@@ -20,6 +20,9 @@ ARGUMENTS = {
 }
 """The tasks, and what each takes beside the image."""
 
+TRACKED = ("detect", "point", "segment")
+"""The tasks whose items can have ids over frames."""
+
 LONGEST_DEADLINE_MS = 86_400_000
 """A day."""
 
@@ -33,6 +36,7 @@ class Question:
     task: str  # the name of a method of `VisionModel`
     arguments: Mapping[str, Any]  # of that method, without the image
     deadline_s: float | None = None  # from a frame's submission
+    track: bool = False  # whether items get ids over frames
 
     @classmethod
     def of(cls, task: str, **changes: Any) -> Self:
@@ -40,7 +44,7 @@ class Question:
         return cls(task, {}).changed({"task": task, **changes})
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return the question after a change of "task", "deadline_ms" or arguments; raises an InputError.
+        """Return the question after a change of "task", "deadline_ms", "track" or arguments; raises an InputError.
 
         What is left out stays as it is, but a change that names a task gives all its arguments.
         """
@@ -48,13 +52,16 @@ class Question:
         if not isinstance(task, str) or task not in ARGUMENTS:
             raise InputError(f"there is no task {task!r:.60}: the tasks are {', '.join(ARGUMENTS)}")
         takes = ARGUMENTS[task]
-        given = {name: value for name, value in changes.items() if name not in ("task", "deadline_ms")}
+        given = {name: value for name, value in changes.items() if name not in ("task", "deadline_ms", "track")}
         for name in given:
             if name not in takes:
-                raise InputError(f"{task} takes no {name!r:.60}: it takes {', '.join(takes)}, and deadline_ms")
+                raise InputError(f"{task} takes no {name!r:.60}: it takes {', '.join(takes)}, deadline_ms and track")
         kept = {} if "task" in changes else self.arguments
         deadline_s = _seconds(changes["deadline_ms"]) if "deadline_ms" in changes else self.deadline_s
-        return type(self)(task, _checked(task, {**kept, **given}), deadline_s)
+        track = changes.get("track", self.track and task in TRACKED)
+        if not isinstance(track, bool) or (track and task not in TRACKED):
+            raise InputError(f"track is {track!r:.60}: give True or False, and True for {', '.join(TRACKED)} only")
+        return type(self)(task, _checked(task, {**kept, **given}), deadline_s, track)
 
 
 def _checked(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from photonlite.errors import RequestCancelledError, UnsupportedSkillError
 from photonlite.realtime.frames import FrameFailure, FrameJob, FrameOutcome, FrameResult, Question
 from photonlite.realtime.latest import LatestResult, Results
 from photonlite.realtime.state import LoopState, LoopStats
+from photonlite.realtime.tracking import FrameTracker
+from photonlite.results.tracking import require_trackers
 
 if TYPE_CHECKING:
     from photonlite.api import VisionModel
@@ -46,6 +48,7 @@ class Driver:
         self._state = state
         self._answer = answer
         self._deliver = deliver
+        self._tracker = FrameTracker()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
@@ -75,18 +78,23 @@ class Driver:
             outcome = self._state.fail(job, error)
         else:
             outcome = self._state.finish(job, result)
-        self._next(outcome)
+        self._next(outcome, job)
 
     def _ended(self, job: FrameJob, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():  # perhaps before its first step
-            self._next(self._state.fail(job, RequestCancelledError("the real-time loop was closed")))
+            self._next(self._state.fail(job, RequestCancelledError("the real-time loop was closed")), job)
 
-    def _next(self, outcome: FrameOutcome | None) -> None:
+    def _next(self, outcome: FrameOutcome | None, job: FrameJob) -> None:
         self.wake()
         if outcome is not None:
             # After the first step of the next frame, which then runs while the caller's code looks at this one.
-            asyncio.get_running_loop().call_soon(self._deliver, outcome)
+            asyncio.get_running_loop().call_soon(self._hand_out, outcome, job.question)
+
+    def _hand_out(self, outcome: FrameOutcome, question: Question) -> None:
+        if isinstance(outcome, FrameResult):
+            outcome = self._tracker.identify(outcome, question)
+        self._deliver(outcome)
 
 
 class RealtimeLoop:
@@ -110,6 +118,8 @@ class RealtimeLoop:
         model: Answers; it may serve others at the same time.
         task: "detect", "point", "segment", "caption" or "query".
         deadline_ms: Milliseconds from a frame's submission after which its answer is worthless; None for no end.
+        track: Whether detect, point and segment give their items a `track_id`: see :class:`photonlite.Tracker`. Ids
+            count from 1 again when something else is asked.
         on_result: Called with every `FrameResult`, on the loop's own thread: the next frame is being answered
             meanwhile, but no further one begins until it returns. What it raises is logged and counted.
         on_error: Called with every `FrameFailure`, likewise.
@@ -124,6 +134,7 @@ class RealtimeLoop:
     Raises:
         InputError: There is no such task, or an argument is unknown, missing or unusable.
         UnsupportedSkillError: The checkpoint was not trained for the task.
+        MissingDependencyError: `track` is on, and the package trackers is not installed.
     """
 
     def __init__(
@@ -132,6 +143,7 @@ class RealtimeLoop:
         task: str = "detect",
         *,
         deadline_ms: float | None = None,
+        track: bool = False,
         on_result: Callable[[FrameResult], object] | None = None,
         on_error: Callable[[FrameFailure], object] | None = None,
         in_flight: int = 1,
@@ -140,9 +152,9 @@ class RealtimeLoop:
         clock: Callable[[], float] = time.monotonic,
         **arguments: Any,
     ) -> None:
-        question = Question.of(task, deadline_ms=deadline_ms, **arguments)
+        question = Question.of(task, deadline_ms=deadline_ms, track=track, **arguments)
         self._model = model
-        self._check_skill(question)
+        self._check(question)
         self._on_result = on_result
         self._on_error = on_error
         self._copy = copy
@@ -198,14 +210,15 @@ class RealtimeLoop:
         """Ask something else from the next frame on, also of the one that waits.
 
         Args:
-            **changes: `deadline_ms` and arguments of the task; the rest stays as it is. A change that names a `task`
-                gives all its arguments.
+            **changes: `deadline_ms`, `track` and arguments of the task; the rest stays as it is. A change that names a
+                `task` gives all its arguments.
 
         Raises:
             InputError: As for a new loop; everything stays as it was.
             UnsupportedSkillError: The checkpoint was not trained for the task.
+            MissingDependencyError: `track` is on, and the package trackers is not installed.
         """
-        self._check_skill(self._state.question.changed(changes))
+        self._check(self._state.question.changed(changes))
         self._state.change(changes)
 
     def close(self, *, drain: bool = True) -> None:
@@ -232,7 +245,9 @@ class RealtimeLoop:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
 
-    def _check_skill(self, question: Question) -> None:
+    def _check(self, question: Question) -> None:
+        if question.track:
+            require_trackers()
         known = self._model.skills
         if question.task not in known:
             raise UnsupportedSkillError(

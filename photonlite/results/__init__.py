@@ -6,6 +6,7 @@ from photonlite.results.items import BoxItem, PointItem, SegmentItem
 from photonlite.results.kinds import Detections, Points, Segments
 from photonlite.results.svg import path_to_polygon, path_to_rings
 from photonlite.results.text import Answer, Caption
+from photonlite.results.tracking import Tracker
 from photonlite.results.typed import Box, Point
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Points",
     "SegmentItem",
     "Segments",
+    "Tracker",
     "path_to_polygon",
     "path_to_rings",
     "to_coco",

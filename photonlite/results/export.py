@@ -115,5 +115,13 @@ def supervision_detections(
         mask=masks,
         confidence=np.array([score_of(item) for item in items], dtype=np.float32),
         class_id=np.array([class_ids[label] for label in labels], dtype=np.int64),
+        tracker_id=_track_ids(items),
         data={"class_name": np.array(labels, dtype=np.str_)},
     )
+
+
+def _track_ids(items: Sequence[Mapping[str, Any]]) -> NDArray[np.int64] | None:
+    """Return the ids over frames, -1 where an item has none yet; None without a tracker."""
+    if not any("track_id" in item for item in items):
+        return None
+    return np.array([-1 if (number := item.get("track_id")) is None else number for item in items], dtype=np.int64)

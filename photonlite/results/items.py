@@ -10,6 +10,7 @@ class Item(dict[str, Any]):
         label: What was asked for; may be missing.
         score: Confidence in presence and location, in (0, 1]; may be missing.
         class_id: The place of the label among the names of a list that was asked for; only of such results.
+        track_id: Which object of a video it is, None while that is open; missing without a `Tracker`.
     """
 
     __slots__ = ()
@@ -17,6 +18,7 @@ class Item(dict[str, Any]):
     label: str
     score: float
     class_id: int
+    track_id: int | None
 
     if not TYPE_CHECKING:  # type checkers take the annotations, so that they find misspelt names
 

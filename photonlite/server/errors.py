@@ -73,6 +73,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.NumericalError, 500, "model_failed"),
     (errors.ModelError, 503, "model_unavailable"),
     (errors.CapacityError, 422, "over_capacity"),
+    (errors.MissingDependencyError, 501, "not_installed"),
     (errors.StepError, 500, "engine_failed"),
     (errors.GrammarWorkerError, 503, "grammar_unavailable"),
     (errors.OutOfMemoryError, 503, "out_of_memory"),

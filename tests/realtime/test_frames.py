@@ -66,3 +66,16 @@ def test_several_names_and_thresholds_are_kept_over_changes() -> None:
 
     assert question.arguments == {"object": ["mug", "key"], "min_score": 0.5, "overlap": "best"}
     assert question.changed({"min_score": 0}).arguments["object"] == ["mug", "key"]
+
+
+def test_tracking_stays_on_for_tasks_that_have_objects() -> None:
+    question = Question.of("detect", object="mug", track=True)
+
+    assert question.changed({"object": "key"}).track
+    assert question.changed({"task": "point", "object": "key"}).track
+    assert not question.changed({"track": False}).track
+    caption = question.changed({"task": "caption"})
+    assert not caption.track
+    for track in (True, 1, None):
+        with pytest.raises(InputError, match=r"track is .* detect, point, segment"):
+            caption.changed({"track": track})

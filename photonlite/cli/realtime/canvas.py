@@ -85,10 +85,10 @@ def _shape(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[C
 
 
 def _label(item: Mapping[str, Any], width: int, height: int) -> Iterator[tuple[Cell, str]]:
-    """Write the score into the upper side of a box, or beside a point; the title has the label."""
-    if "score" not in item:
-        return
-    text = f"{item['score']:.0%}"
+    """Write id and score into the upper side of a box, or beside a point; the title has the label."""
+    number = item.get("track_id")
+    texts = ["" if number is None else f"#{number}", f"{item['score']:.0%}" if "score" in item else ""]
+    text = " ".join(filter(None, texts))
     if "x" in item:
         x, y = _cell(item["x"], item["y"], width, height)
         x = x + 2 if x + 2 + len(text) <= width else x - 1 - len(text)

@@ -16,6 +16,7 @@ from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, 
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Feed, open_source
 from photonlite.realtime.state import LoopStats
+from photonlite.results.tracking import require_trackers
 
 
 class Reporter:
@@ -60,7 +61,7 @@ class JsonLines(Reporter):
 
 def run_realtime(options: argparse.Namespace) -> int:
     """Play a source until it ends, its time is over, or Ctrl+C; returns the exit code, 2 if no frame was answered."""
-    given = {name: getattr(options, name) for name in ("task", "question", "length", "deadline_ms")}
+    given = {name: getattr(options, name) for name in ("task", "question", "length", "deadline_ms", "track")}
     given |= {"settings": given_settings(options) or None, **given_search(options)}
     if options.object is not None:
         given["object"] = options.object if len(options.object) > 1 else options.object[0]
@@ -68,7 +69,8 @@ def run_realtime(options: argparse.Namespace) -> int:
     asked = {name: value for name, value in given.items() if value is not None}
     if options.json and options.plain:
         raise InputError("--plain prints text and --json prints JSON: give one of them")
-    Question.of(**asked)  # a wrong question or source is reported before the model is loaded
+    if Question.of(**asked).track:  # what cannot work is reported before the model is loaded
+        require_trackers()
     frames = open_source(options.source)
     recorder = None if options.output is None else FrameRecorder(options.output)
     make_reporter = _reporter(options)

@@ -65,7 +65,8 @@ def _draw_item(image: Image.Image, item: Mapping[str, Any], color: Color, style:
 
 def _texts(item: Mapping[str, Any], scores: bool) -> tuple[str, ...]:
     """Texts of the label: the whole one first, then shorter ones."""
-    label = one_line(label_of(item))
+    number = item.get("track_id")
+    label = one_line(label_of(item) if number is None else f"{label_of(item)} #{number}".strip())
     score = f"{item['score']:.2f}" if scores and "score" in item else ""
     return tuple(text for text in dict.fromkeys((f"{label} {score}".strip(), label, score)) if text)
 

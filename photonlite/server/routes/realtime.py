@@ -5,6 +5,7 @@ The client sends text messages, JSON objects that say what to ask, and binary me
 ```
 {"task": "detect", "object": "mug", "deadline_ms": 33}      first: what to ask; later "task" begins anew, but for the
                                                             deadline, and without it the rest stays
+{"track": true}                                             items get ids over frames, "track_id"
 {"stats": true}                                             asks for the statistics
 JPEG, PNG or WebP                                           a file's bytes
 "RGB8", width, height, pixels                               raw: four letters, two 32-bit unsigned integers with the
@@ -15,7 +16,8 @@ JPEG, PNG or WebP                                           a file's bytes
 The server sends JSON objects. `frame` counts the client's binary messages from 0:
 
 ```
-{"type": "task", "task": "detect", "object": "mug", "deadline_ms": 33}     what holds from the next frame on
+{"type": "task", "task": "detect", "object": "mug", "deadline_ms": 33,     what holds from the next frame on
+ "track": false}
 {"type": "result", "frame": 7, "task": "detect", "result": {"objects": [...]}, "latency_ms": 21.3,
  "met_deadline": true, "finish_reason": "stop", "truncated": false, "metrics": {...}, "counts": {"submitted": 8,
  "answered": 5, "failed": 0, "missed": 1, "dropped": 3, "unsent": 0}}
@@ -39,6 +41,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from photonlite.realtime.frames import FrameJob, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import Driver
 from photonlite.realtime.state import LoopState
+from photonlite.results.tracking import require_trackers
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.reading import read_json_object
 from photonlite.server.bodies.skills import outcome_of
@@ -154,7 +157,7 @@ class RealtimeConnection:
                     self._last_frame = self._ingress.clock()
                     self._take_frame(data, self._received - 1)
                 else:
-                    self._take_text(message["text"])
+                    await self._take_text(message["text"])
             except Exception as error:  # fails this message alone
                 self._tell(error, frame)
 
@@ -164,7 +167,7 @@ class RealtimeConnection:
                 message = await self._outbox.take()
                 await self._socket.send_text(json.dumps(message, allow_nan=False))
 
-    def _take_text(self, text: str) -> None:
+    async def _take_text(self, text: str) -> None:
         if len(text) > MAX_TEXT:
             reason = f"the message has {len(text)} characters, over the limit of {MAX_TEXT}"
             raise HttpError(413, reason, code="too_long")
@@ -174,13 +177,16 @@ class RealtimeConnection:
             self._outbox.put({"type": "stats", "stats": {**stats, "unsent": self._outbox.unsent}})
             return
         question = self._asked(message)
+        if question.track:
+            await asyncio.to_thread(require_trackers)  # the first import takes a second
         if self._state is None:
             self._state = LoopState(question, time.monotonic, window=_WINDOW)
             self._driver = Driver(self._state, self._answer, self._deliver)
         else:
             self._state.change(message)
         deadline_ms = None if question.deadline_s is None else _milliseconds(question.deadline_s)
-        self._outbox.put({"type": "task", "task": question.task, **question.arguments, "deadline_ms": deadline_ms})
+        also = {"deadline_ms": deadline_ms, "track": question.track}
+        self._outbox.put({"type": "task", "task": question.task, **question.arguments, **also})
 
     def _asked(self, message: Mapping[str, Any]) -> Question:
         """Return the question after a message; it is checked against the server's limits before any frame is."""

@@ -37,6 +37,12 @@ def test_a_box_is_drawn_at_its_place_with_its_score() -> None:
     assert drawn[5] == "▀" * 40
 
 
+def test_an_id_over_frames_stands_before_the_score() -> None:
+    item = {"x": 0.5, "y": 0.25, "label": "mug", "score": 0.9, "track_id": 12}
+
+    assert any("●▀#12 90%" in line for line in lines({"points": [item]}))
+
+
 def test_points_are_drawn_beside_their_scores_inside_the_image() -> None:
     drawn = lines(Points([{"x": 0.5, "y": 0.25, "score": 1.0}, {"x": 0.99, "y": 0.75, "score": 0.9}]))
 

@@ -132,6 +132,9 @@ def test_labels_say_label_and_score_as_asked(monkeypatch):
     result = Points([{"x": 0.5, "y": 0.5, "label": "mug", "score": 0.876}])
     assert texts_of(result, monkeypatch) == ["mug 0.88"]
     assert texts_of(result, monkeypatch, scores=False) == ["mug"]
+    tracked = Points([{"x": 0.5, "y": 0.5, "label": "mug", "score": 0.876, "track_id": 3}])
+    assert texts_of(tracked, monkeypatch) == ["mug #3 0.88"]
+    assert texts_of(Points([{"x": 0.5, "y": 0.5, "label": "mug", "track_id": None}]), monkeypatch) == ["mug"]
     assert texts_of(result, monkeypatch, labels=False) == []
     assert texts_of(Points([{"x": 0.5, "y": 0.5}]), monkeypatch) == []
 

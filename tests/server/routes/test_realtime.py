@@ -1,6 +1,7 @@
 import asyncio
 import json
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -92,7 +93,7 @@ def server() -> Iterator[Live]:
 
 def test_frames_in_results_out(server: Live) -> None:
     with client(server) as robot:
-        assert robot.ask(**DETECT, deadline_ms=5000) == {"type": "task", **DETECT, "deadline_ms": 5000}
+        assert robot.ask(**DETECT, deadline_ms=5000) == {"type": "task", **DETECT, "deadline_ms": 5000, "track": False}
         for number, kind in enumerate(("PNG", "JPEG", "WEBP")):
             robot.show(encoded(kind=kind))
             message = robot.hear()
@@ -113,7 +114,7 @@ def test_frames_in_results_out(server: Live) -> None:
 def test_several_names_and_a_threshold_are_asked_of_every_frame(server: Live) -> None:
     asked = {"task": "detect", "object": ["mug", "key"], "min_score": 0.25}
     with client(server) as robot:
-        assert robot.ask(**asked) == {"type": "task", **asked, "deadline_ms": None}
+        assert robot.ask(**asked) == {"type": "task", **asked, "deadline_ms": None, "track": False}
         robot.show(encoded())
         assert robot.hear()["type"] == "result"
         assert robot.ask(object=[])["error"]["code"] == "invalid_prompt"
@@ -151,13 +152,30 @@ def test_the_newest_frame_wins(server: Live) -> None:
     assert (message["counts"]["answered"], message["counts"]["dropped"]) == (2, 2)
 
 
+def test_objects_get_ids_over_frames_when_asked_for(server: Live) -> None:
+    with client(server) as robot:
+        assert robot.ask(**DETECT, track=True)["track"] is True
+        ids = []
+        for _ in range(3):
+            robot.show(encoded())
+            ids.append(robot.hear()["result"]["objects"][0]["track_id"])
+    assert ids == [None, 1, 1]
+
+
+def test_a_server_without_the_tracker_says_so(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trackers", None)
+    with client(server) as robot:
+        robot.say(**DETECT, track=True)
+        assert robot.code() == (None, "not_installed")
+
+
 def test_task_and_deadline_can_be_changed_at_any_time(server: Live) -> None:
     with client(server) as robot:
         robot.ask(**DETECT, settings={"max_objects": 2})
         assert robot.ask(deadline_ms=50)["deadline_ms"] == 50
         assert robot.ask(object="key")["settings"] == {"max_objects": 2}
         assert robot.ask(task="query", question="why?") == {
-            "type": "task", "task": "query", "question": "why?", "deadline_ms": 50
+            "type": "task", "task": "query", "question": "why?", "deadline_ms": 50, "track": False
         }  # fmt: skip
         robot.ask(deadline_ms=None)
         robot.show(encoded())

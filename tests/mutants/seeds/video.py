@@ -1,0 +1,41 @@
+"""Bugs to seed into videos and ids over frames."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "a video that was cut off looks whole",
+        "video/reader.py",
+        "now + 2 * step + _LOST_S < duration",
+        "now + 2 * step + _LOST_S < 0",
+        "tests/video/test_reader.py",
+    ),
+    Mutant(
+        "sound runs on after the last frame of a video that was given up",
+        "video/writer.py",
+        "- self._start > time_s",
+        "- self._start > time_s + 9",
+        "tests/video/test_writer.py",
+    ),
+    Mutant(
+        "a lost stream is given up after thirty interruptions in all",
+        "video/reader.py",
+        "failures, connected = 0, True",
+        "connected = True",
+        "tests/video/test_reader.py",
+    ),
+    Mutant(
+        "objects of different labels exchange their ids",
+        "results/tracking.py",
+        "        boxes += _APART * ",
+        "        boxes += 0 * ",
+        "tests/results/test_tracking.py",
+    ),
+    Mutant(
+        "ids go on when something else is asked",
+        "realtime/tracking.py",
+        " or self._asked != asked",
+        "",
+        "tests/realtime/test_tracking.py",
+    ),
+]
