@@ -1,5 +1,6 @@
 """Schemas drawn at random, each with values that are right by it."""
 
+import json
 from typing import Any
 
 from hypothesis import strategies as st
@@ -66,7 +67,28 @@ def _any_of(drawn: list[Pair]) -> Pair:
 _VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-99, 99), TEXT, st.sampled_from([0.5, -1e30, [], [1, "a"], {"k": 1}])
 )
+
+
+def _multiple(drawn: tuple[int, int, int]) -> Pair:
+    step, low, size = drawn
+    values = [number for number in range(low, low + size + step) if number % step == 0]
+    return {"type": "integer", "multipleOf": step, "minimum": low, "maximum": values[-1]}, st.sampled_from(values)
+
+
+def _unique(drawn: tuple[list[Any], int]) -> Pair:
+    values, low = drawn
+    schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": min(low, len(values))}
+    lists = st.lists(st.sampled_from(values), min_size=min(low, len(values)), unique_by=json.dumps)
+    return schema, lists
+
+
 LEAVES: st.SearchStrategy[Pair] = st.one_of(
+    st.tuples(st.integers(1, 70), st.integers(-300, 300), st.integers(0, 300)).map(_multiple),
+    st.just(({"type": "number", "multipleOf": 0.25}, st.integers(-5000, 5000).map(lambda n: n / 4))),
+    st.tuples(
+        st.lists(st.none() | st.booleans() | st.integers(2, 9) | TEXT, min_size=1, max_size=4, unique_by=json.dumps),
+        st.integers(0, 2),
+    ).map(_unique),
     st.just(({"type": "string"}, TEXT)),
     _counted("string", "minLength", "maxLength").map(_string),
     st.tuples(st.integers(-300, 300), st.integers(-300, 300)).map(_integer),

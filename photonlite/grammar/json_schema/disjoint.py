@@ -28,7 +28,7 @@ def disjoint(root: Schema, first: Any, second: Any, where: str, depth: int = _DE
         return True
     some, others = _values(one), _values(other)
     if some is not None and others is not None:
-        return not {_key(value) for value in some} & {_key(value) for value in others}
+        return not {value_key(value) for value in some} & {value_key(value) for value in others}
     return depth > 0 and _told_apart(root, one, other, where, depth)
 
 
@@ -43,7 +43,7 @@ def tags_of(root: Schema, schema: Any, tag: str, where: str, depth: int = _DEPTH
         return None if None in found else frozenset().union(*(each or () for each in found))
     value = _followed(root, mapping_of(followed, "properties", where).get(tag), where)
     values = None if value is None else _values(value)
-    return None if values is None else frozenset(map(_key, values))
+    return None if values is None else frozenset(map(value_key, values))
 
 
 def _told_apart(root: Schema, one: Schema, other: Schema, where: str, depth: int) -> bool:
@@ -89,10 +89,10 @@ def _values(schema: Schema) -> Sequence[Any] | None:
     return given if isinstance(given, list | tuple) else None
 
 
-def _key(value: Any) -> Any:
+def value_key(value: Any) -> Any:
     """Return a key that is equal for values that JSON Schema takes for equal."""
     if isinstance(value, Mapping):
-        return "object", frozenset((name, _key(each)) for name, each in value.items())
+        return "object", frozenset((name, value_key(each)) for name, each in value.items())
     if isinstance(value, list | tuple):
-        return "array", tuple(_key(each) for each in value)
+        return "array", tuple(value_key(each) for each in value)
     return kind_of(value), value

@@ -22,9 +22,9 @@ BY_TYPE = {  # the keywords of each type
 
 WHOLE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")  # these describe a value completely, without others
 
-ANNOTATIONS = frozenset(  # these restrict nothing
+ANNOTATIONS = frozenset(  # these restrict nothing; "maxDepth", which is our own, only where a schema holds itself
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
-    | {"$schema", "$comment", "$defs", "definitions"}
+    | {"$schema", "$comment", "$defs", "definitions", "maxDepth"}
 )
 
 KNOWN = ANNOTATIONS.union({"type", "$id"}, WHOLE, *BY_TYPE.values())

@@ -5,6 +5,7 @@ and no exponent. Near bounds it has at most 15 significant digits, which a binar
 bound that it must not reach. A bounded zero has no sign.
 """
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -29,20 +30,28 @@ def integers(low: int | None, high: int | None) -> Fragment | None:
     low, high = max(-limit, -limit if low is None else low), min(limit, limit if high is None else high)
     parts = []
     if low < 0 and low <= high:
-        parts.append(sequence(_MINUS, _natural(max(1, -high), -low)))
+        parts.append(sequence(_MINUS, natural(max(1, -high), -low)))
     if max(0, low) <= high:
-        parts.append(_natural(max(0, low), high))
+        parts.append(natural(max(0, low), high))
     return either(parts) if parts else None
 
 
-def numbers(low: Edge | None, high: Edge | None) -> Fragment | None:
-    """Match the decimal numbers between two bounds; None where there are none with so few digits."""
-    if low is None and high is None:
+def whole_bounds(low: Edge | None, high: Edge | None) -> tuple[int | None, int | None]:
+    """Return the least and the largest whole number between two bounds."""
+    return (
+        None if low is None else math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value),
+        None if high is None else math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value),
+    )
+
+
+def numbers(low: Edge | None, high: Edge | None, places: int = NUMBER_DIGITS) -> Fragment | None:
+    """Match the decimal numbers between two bounds, with at most so many digits behind the point; None for none."""
+    if low is None and high is None and places >= NUMBER_DIGITS:
         return UNBOUNDED
     zero = Edge(Decimal(0))
     edges = [edge for edge in (low, high) if edge is not None]
     whole = max((len(str(abs(int(_clipped(edge.value))))) for edge in edges if abs(edge.value) >= 1), default=0)
-    digits = max(0, NUMBER_DIGITS - whole)
+    digits = max(0, min(places, NUMBER_DIGITS - whole))
     parts = []
     if low is None or low.value < 0:
         # The range behind the sign: negated, and without zero.
@@ -74,7 +83,7 @@ def _clipped(value: Decimal) -> Decimal:
     return max(-limit, min(limit, value))
 
 
-def _natural(low: int, high: int) -> Fragment:
+def natural(low: int, high: int) -> Fragment:
     """Match the integers from `low` to `high`, 0 <= low <= high."""
     shortest, longest = len(str(low)), len(str(high))
     # Lengths whose numbers all match share one part, 0 aside.
@@ -127,7 +136,7 @@ def _magnitude(low: Edge, high: Edge | None, digits: int) -> Fragment | None:
         _with_fraction(literal(str(last)), _fraction(None, below, digits)),
     ]
     if first + 1 < last:
-        parts.append(_with_fraction(_natural(first + 1, last - 1), _fraction(None, None, digits)))
+        parts.append(_with_fraction(natural(first + 1, last - 1), _fraction(None, None, digits)))
     kept = [part for part in parts if part is not None]
     return either(kept) if kept else None
 

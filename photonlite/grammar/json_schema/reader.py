@@ -3,9 +3,15 @@
 An object has the properties of its schema in their order and no others; those that are not required may be missing.
 Values that no schema describes (`true`, `{}`, an object without properties) may be anything down to a few levels. Boxes
 and points are objects with the format "box" or "point": two or three tokens that carry numbers.
+
+A schema that holds itself is written out to a depth: its keyword "maxDepth", or `RECURSION`. Where that is reached,
+nothing fits the reference: a choice loses that branch, a list its items, an object the property unless it is required.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
@@ -18,6 +24,7 @@ from photonlite.grammar.json_schema.keywords import (
     Schema,
     below,
     check_known,
+    count_of,
     mapping_of,
     named,
     names_of,
@@ -29,8 +36,12 @@ from photonlite.grammar.json_schema.keywords import (
 )
 from photonlite.grammar.json_schema.scalars import MAX_ENUM, number_of, string_of, values_of
 from photonlite.grammar.json_schema.text import anything, bracketed, entries, entry, items, mapping
+from photonlite.grammar.json_schema.unique import unique_items
 from photonlite.grammar.regex.fragment import Fragment, either, literal
 
+RECURSION = 4  # how often a schema stands in itself, the outermost included, unless it has the keyword "maxDepth"
+MAX_RECURSION = 10
+MAX_REFERENCES = 20_000  # that are followed
 MAX_NESTING = 32  # schemas inside one another, those behind references included
 _FREE_DEPTH = 2  # lists and objects inside one another in a value that no schema describes
 
@@ -40,10 +51,17 @@ _FIELDS = {"box": ("x_min", "y_min", "x_max", "y_max", "score"), "point": ("x", 
 ANY_OBJECT = mapping(anything(3)).text  # with lists and objects at most four deep
 
 
+class _TooDeepError(SchemaError):
+    """A schema stands in itself more often than it may: what holds this reference has to do without it."""
+
+
 def read_schema(schema: Schema) -> tuple[str, bool]:
     """Return the pattern of a schema, for a native `compile_dfa`, and whether objects may have names of any kind."""
     reader = _Reader(schema)
-    return reader.read(schema, "", 0).text, reader.free_names
+    try:
+        return reader.read(schema, "", 0).text, reader.free_names
+    except _TooDeepError as error:
+        raise SchemaError(str(error), error.keyword, error.where) from None
 
 
 class _Reader:
@@ -55,8 +73,10 @@ class _Reader:
     def __init__(self, root: Schema) -> None:
         self.free_names = False
         self._root = root
-        self._open: list[str] = []
-        self._known: dict[tuple[str, tuple[str, ...]], Fragment] = {}
+        self._open = Counter({"": 1})  # how many schemas around the one being read have a place
+        self._met: set[str] = set()  # places that references in the one being read lead to
+        self._followed = 0
+        self._known: dict[tuple[str, tuple[str, ...]], list[_Known]] = {}
         self._kinds: dict[str, Callable[[Schema, str, int], Fragment]] = {
             "string": lambda schema, where, _: string_of(schema, where),
             "integer": lambda schema, where, _: number_of(schema, where, whole=True),
@@ -69,9 +89,9 @@ class _Reader:
 
     def read(self, schema: Any, where: str, depth: int, tags: tuple[str, ...] = ()) -> Fragment:
         if depth > MAX_NESTING:
-            raise GrammarTooLargeError(
-                f"the schema is nested more than {MAX_NESTING} deep at {named(where)}: make it flatter"
-            )
+            itself = any(times > 1 for times in self._open.values())
+            advice = "give it a maxDepth of 2 or 3" if itself else "make it flatter"
+            raise GrammarTooLargeError(f"the schema is nested more than {MAX_NESTING} deep at {named(where)}: {advice}")
         if schema is True:
             return self._anything(_FREE_DEPTH)
         if not isinstance(schema, Mapping):
@@ -111,7 +131,10 @@ class _Reader:
             tag = named_by if isinstance(named_by, str) else None
             self._tell_apart(branches, tag, where)
         inner = tags if tag is None else (*tags, tag)
-        return either([self.read(each, below(where, keyword, k), depth + 1, inner) for k, each in enumerate(branches)])
+        places = [below(where, keyword, k) for k in range(len(branches))]
+        return _possible(
+            partial(self.read, each, place, depth + 1, inner) for each, place in zip(branches, places, strict=True)
+        )
 
     def _tell_apart(self, branches: Sequence[Any], tag: str | None, where: str) -> None:
         limit = 64
@@ -130,15 +153,42 @@ class _Reader:
 
     def _reference(self, schema: Schema, where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         target, place = resolved(self._root, schema, where)
-        if place in self._open:
-            refuse(
-                f"{schema['$ref']!r} leads back to itself, and answers would have no end: write it out", "$ref", where
+        self._met.add(place)
+        levels = _levels(target, place)
+        if self._open[place] >= levels:
+            raise _TooDeepError(
+                f"'$ref' at {named(where)}: {schema['$ref']!r} leads back to itself, and no answer ends within "
+                f"{levels} levels: make it optional, or set its maxDepth, at most {MAX_RECURSION}",
+                "$ref",
+                where,
             )
-        if (place, tags) not in self._known:
-            self._open.append(place)
-            self._known[place, tags] = self.read(target, place, depth + 1, tags)
-            self._open.pop()
-        return self._known[place, tags]
+        # What is read depends on how often the places that its references lead to are open already.
+        known = self._known.setdefault((place, tags), [])
+        found = next((one for one in known if all(self._open[each] == times for each, times in one.opened)), None)
+        if found is None:
+            found = self._followed_to(target, place, depth, tags)
+            known.append(found)
+        self._met.update(each for each, _ in found.opened)
+        if isinstance(found.read, _TooDeepError):
+            raise found.read
+        return found.read
+
+    def _followed_to(self, target: Any, place: str, depth: int, tags: tuple[str, ...]) -> "_Known":
+        self._followed += 1
+        if self._followed > MAX_REFERENCES:
+            raise GrammarTooLargeError(
+                f"the schema holds itself in over {MAX_REFERENCES} ways: lower maxDepth, or write it out"
+            )
+        around, self._met = self._met, set()
+        self._open[place] += 1
+        read: Fragment | _TooDeepError
+        try:
+            read = self.read(target, place, depth + 1, tags)
+        except _TooDeepError as error:
+            read = error.with_traceback(None)
+        self._open[place] -= 1
+        met, self._met = self._met, around
+        return _Known(tuple((each, self._open[each]) for each in met), read)
 
     def _typed(self, schema: Schema, where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         if named_tags := [tag for tag in tags if tag in mapping_of(schema, "properties", where)]:
@@ -153,7 +203,16 @@ class _Reader:
         for keyword in sorted(used):
             if not any(keyword in BY_TYPE[name] for name in types):
                 refuse("is about none of the types here: leave it out, or name the type", keyword, where)
-        return either([self._kinds[name](schema, where, depth) for name in types])
+        return _possible(partial(self._kinds[name], schema, where, depth) for name in types)
+
+    def _unless_too_deep(self, schema: Any, where: str, depth: int, *, needed: bool = False) -> Fragment | None:
+        """Read a schema that something may do without, unless it is needed."""
+        try:
+            return self.read(schema, where, depth)
+        except _TooDeepError:
+            if needed:
+                raise
+            return None
 
     def _anything(self, depth: int) -> Fragment:
         self.free_names = True
@@ -176,14 +235,20 @@ class _Reader:
         if "properties" not in schema and others is not False:
             place = below(where, "additionalProperties")
             self.free_names = True
-            return mapping(
-                anything(_FREE_DEPTH - 1) if others in (None, True, {}) else self.read(others, place, depth + 1)
-            )
+            if others in (None, True, {}):
+                return mapping(anything(_FREE_DEPTH - 1))
+            inner = self._unless_too_deep(others, place, depth + 1)
+            return literal("{}") if inner is None else mapping(inner)
         if others not in (None, False, True, {}):
             refuse("an answer would hold the named properties only: leave it out", "additionalProperties", where)
-        return bracketed(
-            "{", entries([(self._property(schema, n, where, depth), n in required) for n in properties]), "}"
-        )
+        held = []
+        for name in properties:
+            try:
+                held.append((self._property(schema, name, where, depth), name in required))
+            except _TooDeepError:
+                if name in required:
+                    raise
+        return bracketed("{", entries(held), "}")
 
     def _check_native(self, schema: Schema, native: str, where: str) -> None:
         """Refuse what a box or a point does not have; describing what it has is allowed."""
@@ -209,13 +274,53 @@ class _Reader:
     def _array(self, schema: Schema, where: str, depth: int) -> Fragment:
         low, high = range_of(schema, "minItems", "maxItems", where)
         first = sequence_of(schema, "prefixItems", where)
-        if not isinstance(schema.get("uniqueItems", False), bool) or (schema.get("uniqueItems") and high not in (0, 1)):
-            refuse("no automaton remembers all items: leave it out", "uniqueItems", where)
+        unique = schema.get("uniqueItems", False)
+        if not isinstance(unique, bool) or (unique and first and high not in (0, 1)):
+            refuse("must be true or false, and cannot be held beside prefixItems: leave it out", "uniqueItems", where)
         given = schema.get("items", "prefixItems" not in schema)
         if given is False:
             if low > len(first):
                 refuse(f"{low} items are wanted, but there are schemas for {len(first)}", "minItems", where)
             high = len(first) if high is None else min(high, len(first))
-        prefix = [self.read(each, below(where, "prefixItems", k), depth + 1) for k, each in enumerate(first)]
-        item = None if given is False else self.read(given, below(where, "items"), depth + 1)
+        prefix: list[Fragment] = []
+        for place, each in enumerate(first):
+            one = self._unless_too_deep(each, below(where, "prefixItems", place), depth + 1, needed=place < low)
+            if one is None:
+                return items(prefix, None, low, place if high is None else min(high, place))
+            prefix.append(one)
+        needed = low > len(first)
+        item = None if given is False else self._unless_too_deep(given, below(where, "items"), depth + 1, needed=needed)
+        if unique and item is not None and high not in (0, 1):
+            return unique_items(self._root, given, low, high, where)
         return items(prefix, item, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a reference was read as, where each place that it leads to was open so many times."""
+
+    opened: tuple[tuple[str, int], ...]
+    read: "Fragment | _TooDeepError"
+
+
+def _possible(ways: Iterable[Callable[[], Fragment]]) -> Fragment:
+    """Match what any of some ways allows; raises as the last one where all are too deep."""
+    found, error = [], None
+    for read in ways:
+        try:
+            found.append(read())
+        except _TooDeepError as too_deep:
+            error = too_deep
+    if not found and error is not None:
+        raise error
+    return either(found)
+
+
+def _levels(target: Any, place: str) -> int:
+    """Return how often a schema may stand in itself."""
+    if not isinstance(target, Mapping) or "maxDepth" not in target:
+        return RECURSION
+    levels = count_of(target, "maxDepth", place)
+    if levels is None or not 1 <= levels <= MAX_RECURSION:
+        refuse(f"{levels} levels of a schema in itself: the limit is {MAX_RECURSION}", "maxDepth", place)
+    return levels

@@ -1,6 +1,5 @@
 """Strings, numbers and listed values of JSON Schema."""
 
-import math
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
@@ -14,7 +13,8 @@ from photonlite.grammar.json_schema.keywords import (
     refuse,
     types_of,
 )
-from photonlite.grammar.json_schema.numbers import Edge, integers, numbers
+from photonlite.grammar.json_schema.multiples import multiples
+from photonlite.grammar.json_schema.numbers import Edge, integers, numbers, whole_bounds
 from photonlite.grammar.json_schema.text import matching, string, value
 from photonlite.grammar.regex.fragment import Fragment, either
 from photonlite.grammar.regex.rewrite import Lengths
@@ -82,23 +82,30 @@ def _matching(pattern: Any, keyword: str, wanted: Lengths, where: str, *, search
 
 def number_of(schema: Schema, where: str, *, whole: bool) -> Fragment:
     step = decimal_of(schema, "multipleOf", where)
-    if step is not None and not (whole and step == 1):
-        refuse("multiples cannot be held: leave it out", "multipleOf", where)
-    lows = [_edge(schema, keyword, where) for keyword in ("minimum", "exclusiveMinimum")]
-    highs = [_edge(schema, keyword, where) for keyword in ("maximum", "exclusiveMaximum")]
-    low = max((edge for edge in lows if edge), key=lambda edge: (edge.value, edge.exclusive), default=None)
-    high = min((edge for edge in highs if edge), key=lambda edge: (edge.value, not edge.exclusive), default=None)
-    if whole:
-        found = integers(
-            None if low is None else math.floor(low.value) + 1 if low.exclusive else math.ceil(low.value),
-            None if high is None else math.ceil(high.value) - 1 if high.exclusive else math.floor(high.value),
-        )
-    else:
-        found = numbers(low, high)
+    if step is not None and step <= 0:
+        refuse("must be above 0", "multipleOf", where)
+    low, high = bounds_of(schema, where)
+    try:
+        if step is not None:
+            found = multiples(step, low, high, whole=whole)
+        else:
+            found = integers(*whole_bounds(low, high)) if whole else numbers(low, high)
+    except GrammarTooLargeError:
+        raise
+    except GrammarError as cause:
+        refuse(str(cause), "multipleOf", where, cause)
     if found is None:
         keyword = next(name for name in BY_TYPE["number"] if name in schema)
         refuse("no number that can be written is within the bounds", keyword, where)
     return found
+
+
+def bounds_of(schema: Schema, where: str) -> tuple[Edge | None, Edge | None]:
+    """Return the tighter ones of a number's bounds."""
+    lows = [_edge(schema, keyword, where) for keyword in ("minimum", "exclusiveMinimum")]
+    highs = [_edge(schema, keyword, where) for keyword in ("maximum", "exclusiveMaximum")]
+    low = max((edge for edge in lows if edge), key=lambda edge: (edge.value, edge.exclusive), default=None)
+    return low, min((edge for edge in highs if edge), key=lambda edge: (edge.value, not edge.exclusive), default=None)
 
 
 def _edge(schema: Schema, keyword: str, where: str) -> Edge | None:
@@ -111,7 +118,7 @@ def values_of(given: list[Any], schema: Schema, keyword: str, where: str) -> Fra
     if len(given) > MAX_ENUM:
         raise GrammarTooLargeError(f"{keyword!r} at {named(where)} has {len(given)} values: the limit is {MAX_ENUM}")
     types = types_of(schema, where)
-    fitting = [each for each in given if not types or any(_has_type(each, name) for name in types)]
+    fitting = of_types(given, types)
     if not fitting:
         refuse(f"none of the values is of the type {', '.join(types)}", keyword, where)
     try:
@@ -120,6 +127,11 @@ def values_of(given: list[Any], schema: Schema, keyword: str, where: str) -> Fra
         raise
     except GrammarError as cause:
         refuse(str(cause), keyword, where, cause)
+
+
+def of_types(given: list[Any], types: tuple[str, ...]) -> list[Any]:
+    """Return the values that have one of some types; all where none is named."""
+    return [each for each in given if not types or any(_has_type(each, name) for name in types)]
 
 
 def _has_type(given: Any, name: str) -> bool:

@@ -82,7 +82,7 @@ def entries(given: Sequence[tuple[Fragment, bool]]) -> Fragment:
     """Match entries in their order, with commas between them; each comes with whether it is required."""
     first = next((place for place, (_, required) in enumerate(given) if required), None)
     if first is None:
-        some = _some([part for part, _ in given])
+        some = some_of([part for part, _ in given])
         return EMPTY if some is None else optional(some)
     # A required entry fixes the commas: behind the entries before it, and before those behind it.
     before = [optional(sequence(part, COMMA)) for part, _ in given[:first]]
@@ -90,11 +90,11 @@ def entries(given: Sequence[tuple[Fragment, bool]]) -> Fragment:
     return sequence(*before, given[first][0], *(part if required else optional(part) for part, required in behind))
 
 
-def _some(parts: Sequence[Fragment]) -> Fragment | None:
+def some_of(parts: Sequence[Fragment]) -> Fragment | None:
     """Match at least one of the parts, in their order; by halves, the pattern grows as n to the power of 1.6."""
     if len(parts) < 2:
         return parts[0] if parts else None
-    left, right = _some(parts[: len(parts) // 2]), _some(parts[len(parts) // 2 :])
+    left, right = some_of(parts[: len(parts) // 2]), some_of(parts[len(parts) // 2 :])
     assert left is not None
     assert right is not None
     return either([sequence(left, optional(sequence(COMMA, right))), right])

@@ -12,7 +12,7 @@ from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
 from photonlite.grammar.automata.dfa import Dfa, compile_dfa
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.typed import TypedGrammar
-from photonlite.grammar.json_schema.reader import ANY_OBJECT, read_schema
+from photonlite.grammar.json_schema.reader import ANY_OBJECT, RECURSION, read_schema
 from photonlite.request import Token
 from tests.grammar.schemas import SCHEMAS, Pair
 from tests.grammar.vocabularies import COORDINATE, END, EVERYTHING, accepts
@@ -74,6 +74,19 @@ def test_answers_are_right_and_right_answers_can_be_written(pair: Pair, data: st
     against_the_validator(pair, data)
 
 
+@pytest.mark.long
+@settings(CASES, max_examples=15)
+@given(SCHEMAS, st.integers(1, 4), st.data())
+def test_answers_of_schemas_that_hold_themselves_are_right(pair: Pair, depth: int, data: st.DataObject) -> None:
+    inner, values = pair
+    children = {"type": "array", "items": {"$ref": "#/$defs/T"}, "maxItems": 2}
+    tree = {"type": "object", "properties": {"v": inner, "of": children}, "required": ["of"], "maxDepth": depth}
+    nodes: st.SearchStrategy[Any] = st.just({"of": []})
+    for _ in range(depth - 1):
+        nodes = st.tuples(values, st.lists(nodes, max_size=2)).map(lambda drawn: {"v": drawn[0], "of": drawn[1]})
+    against_the_validator(({"$defs": {"T": tree}, "$ref": "#/$defs/T"}, nodes), data)
+
+
 TAGGED: dict[str, Any] = {
     "$defs": {
         "Cat": {
@@ -120,11 +133,14 @@ def test_branches_that_a_discriminator_does_not_tell_apart_are_refused(changed: 
         read_schema(TAGGED | {"$defs": TAGGED["$defs"] | changed})[0]
 
 
-def test_a_discriminated_union_that_holds_itself_is_refused() -> None:
+def test_a_discriminated_union_may_hold_itself() -> None:
     pups = {"type": "array", "items": {"$ref": "#"}}
-    loop = {"type": "object", "properties": {"kind": {"const": "dog"}, "pups": pups}}
-    with pytest.raises(SchemaError, match="leads back to itself"):
-        read_schema(TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": loop}})[0]
+    dog = {"type": "object", "properties": {"kind": {"const": "dog"}, "pups": pups}, "maxDepth": 2}
+    schema = TAGGED | {"$defs": TAGGED["$defs"] | {"Dog": dog}}
+
+    assert fits(schema, '{"kind":"dog","pups":[{"kind":"cat"},{"kind":"dog","pups":[{"kind":"cat"}]}]}') == [True]
+    third = '{"kind":"dog","pups":[{"kind":"dog","pups":[{"kind":"dog"}]}]}'
+    assert fits(schema, third, '{"kind":"dog","pups":[{}]}') == [False, False]
 
 
 @pytest.mark.slow
@@ -214,6 +230,111 @@ def test_integers_may_be_spelled_as_multiples_of_one_and_lists_of_one_as_unique(
     ]
 
 
+NODE: dict[str, Any] = {
+    "$defs": {
+        "Node": {
+            "type": "object",
+            "properties": {"n": WHOLE, "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}},
+            "required": ["n", "next"],
+        }
+    },
+    "$ref": "#/$defs/Node",
+}
+
+
+def chain(length: int) -> str:
+    return '{"n":1,"next":' * length + "null" + "}" * length
+
+
+def test_a_schema_may_stand_in_itself_to_a_depth() -> None:
+    lengths = range(1, 12)
+    for depth in (None, 1, 2, 10):
+        node = NODE["$defs"]["Node"] | ({} if depth is None else {"maxDepth": depth})
+        found = fits(NODE | {"$defs": {"Node": node}}, *map(chain, lengths))
+        assert found == [length <= (depth or RECURSION) for length in lengths]
+
+
+def test_where_a_depth_ends_lists_are_empty_and_properties_missing() -> None:
+    tree = {"properties": {"items": {"type": "array", "items": {"$ref": "#"}}}, "maxDepth": 2}
+    assert fits(tree, '{"items":[{"items":[]},{}]}', '{"items":[{"items":[{}]}]}') == [True, False]
+    left = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "maxDepth": 2}
+    assert fits(left, '{"left":{},"right":{}}', '{"left":{"right":{}}}') == [True, False]
+    names = {"type": "object", "additionalProperties": {"$ref": "#"}, "maxDepth": 2}
+    assert fits(names, '{"a":{},"b":{}}', '{"a":{"b":{}}}') == [True, False]
+    pair = {"type": "array", "prefixItems": [WHOLE, {"$ref": "#"}, WHOLE], "maxDepth": 2}
+    assert fits(pair, "[1,[2],3]", "[1,[2,[3]]]", "[1,[2,3]]") == [True, False, False]
+    kinds = {"type": ["array", "null"], "items": {"$ref": "#"}, "minItems": 1, "maxDepth": 2}
+    assert fits(kinds, "null", "[null]", "[[null]]", "[[]]") == [True, True, False, False]
+
+
+def test_schemas_may_hold_one_another_and_each_counts_for_itself() -> None:
+    shelf = {"properties": {"boxes": {"items": {"$ref": "#/$defs/box"}, "type": "array"}}, "maxDepth": 2}
+    box = {"properties": {"shelf": {"$ref": "#/$defs/shelf"}}, "maxDepth": 1}
+    schema = {
+        "$defs": {"shelf": shelf, "box": box},
+        "prefixItems": [{"$ref": "#/$defs/shelf"}, {"$ref": "#/$defs/box"}],
+    }
+
+    found = fits(
+        schema,
+        '[{"boxes":[{"shelf":{"boxes":[]}}]},{"shelf":{"boxes":[]}}]',
+        '[{"boxes":[{"shelf":{"boxes":[{}]}}]}]',
+        '[{},{"shelf":{"boxes":[{}]}}]',
+    )
+    assert found == [True, False, False]
+
+
+def test_a_depth_that_nests_too_deeply_says_what_to_lower() -> None:
+    wide = {"items": {"items": {"items": {"items": {"$ref": "#"}}}}, "maxDepth": 10}
+    with pytest.raises(GrammarTooLargeError, match="maxDepth"):
+        read_schema(wide)
+
+
+def test_unique_items_of_an_enum() -> None:
+    schema = {"type": "array", "items": {"enum": ["a", "b", 3, 3.0, True, 1]}, "uniqueItems": True}
+    texts = ("[]", '["b","a"]', '[1,true,3,"b", "a"]', "[3,1]", '["a","a"]', "[3,3]", '["a","b","a"]', "[true,1,true]")
+    assert fits(schema, *texts) == [True] * 4 + [False] * 4
+    assert fits(schema | {"minItems": 2, "maxItems": 3}, *texts) == [False, True, False, True] + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("items", "right", "wrong"),
+    [
+        ({"type": "boolean"}, "[false,true]", "[true,true]"),
+        ({"type": ["null", "boolean"]}, "[null,true,false]", "[null,null]"),
+        ({"type": "integer", "minimum": -1, "maximum": 2}, "[2,-1,0]", "[2,2]"),
+        ({"type": "integer", "exclusiveMinimum": 0, "maximum": 50, "multipleOf": 15}, "[45,15]", "[15,15]"),
+        ({"$ref": "#/$defs/kind"}, '["b"]', '["b","b"]'),
+        ({"anyOf": [{"const": "x"}, {"$ref": "#/$defs/kind"}, {"const": "a"}]}, '["a","x","b"]', '["a","a"]'),
+    ],
+)
+def test_unique_items_of_other_finite_kinds(items: Any, right: str, wrong: str) -> None:
+    schema = {"$defs": {"kind": {"enum": ["a", "b"]}}, "type": "array", "items": items, "uniqueItems": True}
+    assert fits(schema, right, wrong) == [True, False]
+
+
+def test_many_unique_items_come_in_the_order_of_their_values() -> None:
+    names = [f"value {n}" for n in range(30)]
+    schema = {"type": "array", "items": {"enum": names}, "uniqueItems": True}
+
+    assert fits(schema, json.dumps(names), "[]", '["value 3","value 7"]', '["value 7","value 3"]', '["value 3"]') == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert fits(schema | {"minItems": 1}, "[]", '["value 29"]') == [False, True]
+    two = schema | {"maxItems": 2}  # few enough for any order
+    assert fits(two, '["value 7","value 3"]', '["value 7","value 7"]', '["value 1","value 2","value 3"]') == [
+        True,
+        False,
+        False,
+    ]
+    with pytest.raises(GrammarTooLargeError, match="allow fewer values, or any number of items"):
+        read_schema(schema | {"maxItems": 15})
+
+
 def test_any_object() -> None:
     dfa = compile_dfa(ANY_OBJECT, native=True)
 
@@ -249,9 +370,18 @@ def lists(count: int) -> Any:
         ({"type": "strin"}, "type", ""),
         ({"type": []}, "type", ""),
         ({"type": 3}, "type", ""),
-        ({"properties": {"a/b": {"type": "integer", "multipleOf": 2}}}, "multipleOf", "/properties/a~1b"),
-        ({"type": "number", "multipleOf": 1}, "multipleOf", ""),
+        ({"properties": {"a/b": {"type": "integer", "multipleOf": 7}}}, "multipleOf", "/properties/a~1b"),
+        ({"type": "number", "multipleOf": 0.3}, "multipleOf", ""),
+        ({"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 40_000}, "multipleOf", ""),
+        ({"type": "integer", "multipleOf": 0}, "multipleOf", ""),
+        ({"type": "number", "multipleOf": -0.5}, "multipleOf", ""),
+        ({"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 6}, "minimum", ""),
         ({"type": "array", "uniqueItems": True}, "uniqueItems", ""),
+        ({"type": "array", "uniqueItems": 1, "items": {"const": 1}}, "uniqueItems", ""),
+        ({"items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 3}, "minItems", ""),
+        ({"prefixItems": [{"const": 1}], "uniqueItems": True}, "uniqueItems", ""),
+        ({"items": {"type": ["boolean", "string"]}, "uniqueItems": True}, "uniqueItems", ""),
+        ({"items": {"type": "integer", "minimum": 0, "maximum": 1000}, "uniqueItems": True}, "uniqueItems", ""),
         ({"type": "array", "items": False, "minItems": 1}, "minItems", ""),
         ({"oneOf": [WHOLE, {"type": "number"}]}, "oneOf", ""),
         ({"allOf": [TEXT, TEXT]}, "allOf", ""),
@@ -297,10 +427,15 @@ def lists(count: int) -> Any:
         ({"type": "number", "maximum": float("inf")}, "maximum", ""),
         ({"$ref": "#"}, "$ref", ""),
         (
-            {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"},
+            {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"items": {"$ref": "#/$defs/a"}, "minItems": 1}}}
+            | {"$ref": "#/$defs/a"},
             "$ref",
             "/$defs/b/items",
         ),
+        ({"properties": {"next": {"$ref": "#"}}, "required": ["next"]}, "$ref", "/properties/next"),
+        ({"items": {"$ref": "#"}, "maxDepth": 11}, "maxDepth", ""),
+        ({"items": {"$ref": "#"}, "maxDepth": 0}, "maxDepth", ""),
+        ({"items": {"$ref": "#"}, "maxDepth": "2"}, "maxDepth", ""),
         ({"$ref": "#/nowhere"}, "$ref", ""),
         ({"$ref": "http://example.com"}, "$ref", ""),
         ({"$ref": 3}, "$ref", ""),
@@ -322,6 +457,7 @@ def test_a_place_with_half_a_character_is_named_in_text_that_can_be_sent() -> No
     assert caught.value.where == "/properties/\ud800"
 
 
+CYCLE = [{"$ref": f"#/$defs/d{n}"} for n in range(9)]
 DOUBLING = {f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}
 
 
@@ -339,6 +475,8 @@ DOUBLING = {f"d{n}": {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{n + 
         deep(10, {"type": "string", "maxLength": 20000}),
         {"type": "string", "pattern": "((x{100}){100}){100}"},
         {"$defs": DOUBLING | {"d30": TEXT}, "$ref": "#/$defs/d0"},
+        {"items": {"anyOf": [{"items": {"$ref": "#"}}] * 9 + [TEXT]}, "maxDepth": 10},
+        {"$defs": {f"d{n}": {"items": {"anyOf": CYCLE}, "minItems": 1} for n in range(9)}, "anyOf": CYCLE},
         {
             "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 9} for n in range(9)} | {"d9": TEXT},
             "$ref": "#/$defs/d0",
