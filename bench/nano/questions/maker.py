@@ -42,7 +42,7 @@ from bench.nano.scenes.objects import load_objects
 MAX_VERTICES = 32
 _CAPTION_LENGTHS = ("short", "normal", "long")
 _SHORT_SLOTS = [slot for slot in mix.ROW if slot in mix.QUERIES]
-_OBJECT_SLOTS = mix.ROW.count("objects")
+_OBJECT_SLOTS, _NAMED_SLOTS = (mix.ROW.count(slot) for slot in ("objects", "named"))
 
 
 def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
@@ -94,7 +94,7 @@ class QuestionMaker:
         return [
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
             self._typed(scenes, relations, kinds[-1]),
-            self._named(scenes, relations, self._kinds.asked(labels, 1 + named.CELLS)),
+            *(self._named(scenes, relations, self._kinds.asked(labels, 1 + named.CELLS)) for _ in range(_NAMED_SLOTS)),
             self._grounding.outline(scenes, mix.LENGTHS["outline"]),
             thought,
             *self._short(queries.rows(slice(spoken))),

@@ -17,7 +17,7 @@ QUESTIONS = COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERE
 Mix = Mapping[str, float]
 
 ROW = (
-    "objects", "objects", "objects", "typed", "named", "outline", "thought",
+    "objects", "objects", "typed", "named", "named", "outline", "thought",
     "number", "existence", "spatial", "marked", "text",
 )  # fmt: skip
 LENGTHS = {
@@ -69,7 +69,7 @@ DROPPED_MARK_SHARE = 0.12  # of questions: without the question mark
 FORM_ODDS = (0.14, 0.46, 0.24, 0.16)
 ABOUT_ODDS = (
     (0.35, 0.55, 0.10, 0.0, 0.0),
-    (0.25, 0.45, 0.08, 0.12, 0.10),
+    (0.22, 0.38, 0.08, 0.22, 0.10),
     (0.45, 0.30, 0.15, 0.0, 0.10),
     (0.45, 0.35, 0.12, 0.0, 0.08),
 )

@@ -135,7 +135,7 @@ class Trainer:
         attention = PackedAttention(config.prefix_length, self.maker.lengths, self.device)
         classes = next(iter(self.composers.values())).classes
         outlines, numbers = span("outline")[0], span("thought")[1]
-        places = Places(numbers, outlines, (span("typed")[0], span("named")[1]))
+        places = Places(numbers, outlines, (span("typed")[0], outlines))
         return Learner(self.model, classes, places, attention).to(self.device)
 
     def _held_out(self) -> Scenes:

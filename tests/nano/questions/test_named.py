@@ -14,7 +14,7 @@ from tests.nano.questions.reading import read
 from tests.nano.questions.typed_reading import document
 from tests.nano.small import maker, random_scenes
 
-NAMED, BATCH = 4, 300
+NAMED, BATCH = 3, 300
 
 
 def asked_about(scenes):

@@ -15,7 +15,7 @@ from tests.nano.questions.reading import TOKENIZER, read
 from tests.nano.questions.typed_reading import GROUP_OF, ROLE_OF, SIDE_OF, Truth, canonical, document, joined, subject
 from tests.nano.small import maker, random_scenes, scenes_of
 
-TYPED, BATCH = 3, 400
+TYPED, BATCH = 2, 400
 FRUIT = [i for i, item in enumerate(load_objects()) if item.name in ("banana", "pear", "lemon", "peach")]
 
 
