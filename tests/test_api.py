@@ -93,7 +93,8 @@ def test_a_model_describes_itself(golden: VisionModel) -> None:
     assert golden.skills == ("caption", "query", "detect", "point")
     assert golden.device == torch.device("cpu")
     assert golden.dtype == torch.float32
-    assert repr(golden) == f"VisionModel('{GOLDEN}', device='cpu', dtype='float32')"
+    shown = f"VisionModel('{GOLDEN}', device='cpu', dtype='float32', skills={golden.skills})"
+    assert repr(golden) == shown
 
 
 def test_a_skill_the_checkpoint_lacks_is_refused(golden: VisionModel) -> None:

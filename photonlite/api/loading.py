@@ -27,6 +27,7 @@ def load(
     max_pixels: int | None = None,
     max_bytes: int | None = None,
     isolate_images: bool = False,
+    thumbnails: bool | None = None,
     engine: EngineConfig | EngineSettings | None = None,
     check: bool = False,
 ) -> VisionModel:
@@ -42,6 +43,8 @@ def load(
         isolate_images: Whether image files (paths, bytes, file objects) are decoded in processes that are killed when
             one takes too much CPU time or memory: for images from strangers, of which a few kilobytes can keep a core
             busy for minutes. Linux only. Images and arrays are taken as they are.
+        thumbnails: Whether results of `detect`, `point` and `segment` keep a small copy of their image, at most 64 KiB
+            of JPEG, to draw themselves in notebooks; None: in a notebook's kernel.
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
         check: Whether a tiny question is asked through every skill and every head before the model is returned: it
@@ -64,7 +67,7 @@ def load(
 
     def start() -> VisionModel:
         loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
-        started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images)
+        started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images, thumbnails=thumbnails)
         try:
             if check:
                 _self_test(started)

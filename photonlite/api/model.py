@@ -16,6 +16,7 @@ from photonlite.api.signatures import async_twin, typed_caption, typed_query
 from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, make_task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.handle import RequestHandle
+from photonlite.images.thumbnail import in_notebook
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.observe import Recording
 from photonlite.request import Completion, Request, RequestSettings, SamplingSettings
@@ -76,6 +77,8 @@ class VisionModel:
         dtype: The type of its weights.
         image_limits: How large an image may be.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
+        thumbnails: Whether results keep a JPEG of their image, of at most 512 pixels a side and 64 KiB, and draw
+            themselves on it in notebooks. Those of real-time requests never do.
     """
 
     def __init__(
@@ -87,12 +90,14 @@ class VisionModel:
         engine: EngineConfig | None = None,
         *,
         isolate_images: bool = False,
+        thumbnails: bool | None = None,
     ) -> None:
         self.name = loaded.name
         self.skills = loaded.prompts.skills
         self.device = device
         self.dtype = dtype
         self.image_limits = limits or ImageLimits()
+        self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts
         config = engine or EngineConfig()
         self._session = open_session(loaded, device, dtype, self.image_limits, config, isolate_images=isolate_images)
@@ -374,7 +379,9 @@ class VisionModel:
         self.close(drain=kind is None)
 
     def __repr__(self) -> str:
-        return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={str(self.dtype)[6:]!r})"  # no "torch."
+        dtype = str(self.dtype).removeprefix("torch.")
+        state = "" if self.alive else ", closed"
+        return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={dtype!r}, skills={self.skills}{state})"
 
     def _ask(
         self,
@@ -386,7 +393,7 @@ class VisionModel:
         **more: Any,
     ) -> R:
         public = getattr(VisionModel, self._prefix + method)
-        answer: R = self._answer(make_task(public, image, request, finish, options, **more))
+        answer: R = self._answer(make_task(public, image, request, finish, options, draws=self.thumbnails, **more))
         return answer
 
     def _search(self, method: str, image: ImageInput, search: Search[S], options: Options) -> S:

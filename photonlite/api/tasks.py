@@ -15,6 +15,7 @@ from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
 from photonlite.request import SETTINGS, Completion, Request
 from photonlite.results import Metrics
+from photonlite.results.spatial import SpatialBase
 from photonlite.skills.typed.question import DeferredRequest
 
 R = TypeVar("R")
@@ -35,6 +36,12 @@ class EncodedImage:
         self._prepared = prepared
         self.metrics = metrics
         self.picture_size = prepared.size
+
+    def __repr__(self) -> str:
+        return "EncodedImage({} x {} pixels, {:.3f} s)".format(*self.picture_size, self.metrics.total_s)
+
+    def _repr_jpeg_(self) -> bytes:
+        return self._prepared.thumbnail
 
     def prepared_for(self, pool: ImagePool, cache_salt: str) -> PreparedImage:
         if self._prepared.pool is not pool:
@@ -93,10 +100,15 @@ class Task(Generic[R]):
     retried: bool = False  # the last of these requests has the answer, not the first
     parts: Sequence[Request] = ()  # the requests whose completions make the result together, where it has several
 
+    draws: bool = False  # the result keeps a small copy of the image, to show itself in notebooks
+
     def result_of(self, handle: RequestHandle) -> R:
         completion, image = handle.result(), handle.image
         if self.finish is not None:
-            return self.finish(completion)
+            result = self.finish(completion)
+            if self.draws and image is not None and isinstance(result, SpatialBase):
+                result.thumbnail = image.thumbnail
+            return result
         assert image is not None, "an encoding has completed without an image"
         image.drop_crops()  # page-locked megabytes, which are still there if the image was cached
         return cast(R, EncodedImage(image, completion.metrics))
@@ -108,6 +120,7 @@ def make_task(
     request: Request,
     finish: Callable[[Completion], R] | None,
     options: Mapping[str, Any],
+    draws: bool = False,
     **more: Any,
 ) -> Task[R]:
     """Make the task of a call of a public method; checks that there is an image, and the options."""
@@ -120,7 +133,8 @@ def make_task(
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
     cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
     request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict)
-    return Task(request, image, finish, seconds_of(options.get("deadline_s")), caller or cache_salt, **more)
+    deadline_s, draws = seconds_of(options.get("deadline_s")), draws and not realtime
+    return Task(request, image, finish, deadline_s, caller or cache_salt, draws=draws, **more)
 
 
 def check_names(names: Iterable[str], method: Callable[..., object]) -> None:

@@ -28,6 +28,7 @@ def run_server(options: argparse.Namespace) -> int:
             revision=choice.revision,
             max_pixels=settings.images.max_pixels,
             max_bytes=settings.images.max_bytes,
+            thumbnails=False,
             engine=settings.engine,
             check=choice.check,
         )

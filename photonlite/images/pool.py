@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.packing import pack_image
 from photonlite.images.resize import RunTasks, Task, run_in_turn
 from photonlite.images.source import DecodedImage, ImageSource
+from photonlite.images.thumbnail import make_thumbnail
 from photonlite.sequence import UncutImage
 
 _T = TypeVar("_T")
@@ -194,6 +195,11 @@ class PreparedImage:
         self._image = image
         self._requested = crops is not None
         self._lock = threading.Lock()
+
+    @cached_property
+    def thumbnail(self) -> bytes:
+        """The image as a small JPEG; kept with its pixels."""
+        return make_thumbnail(self._image)
 
     def request_crops(self) -> None:
         """Begin to cut, unless that was done before; from any thread, returns at once and never raises."""

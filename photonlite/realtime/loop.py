@@ -245,6 +245,14 @@ class RealtimeLoop:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(drain=kind is None)
 
+    def __repr__(self) -> str:
+        question, stats = self.question, self.stats
+        asked = [question.task, *(f"{name}={value!r}" for name, value in question.arguments.items())]
+        if question.deadline_s is not None:
+            asked.append(f"deadline_ms={1000 * question.deadline_s:g}")
+        counts = f"{stats.answered} answered, {stats.rate:.1f} per second, {sum(stats.dropped.values())} dropped"
+        return f"RealtimeLoop({', '.join(asked)}: {counts}, {stats.failed} failed{', closed' * self.closed})"
+
     def _check(self, question: Question) -> None:
         if question.track:
             require_trackers()

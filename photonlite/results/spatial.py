@@ -1,5 +1,6 @@
 """What results with locations share: drawing, units, filters, sums, exports, arrays."""
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
@@ -26,6 +27,8 @@ from photonlite.results.items import Item
 
 Kind = TypeVar("Kind", bound=Item)
 _ROWS_SHOWN = 20
+# Pixels of the longer side of a picture in a notebook.
+_LEAST_SHOWN = 320
 
 
 class ResultInfo(TypedDict, total=False):
@@ -46,6 +49,9 @@ class SpatialBase(SkillResult, Generic[Kind]):
     _key: ClassVar[str]
     _noun: ClassVar[str]
     _kind: type[Kind]
+
+    #: The request's image as a small JPEG, where the model keeps `thumbnails`: a notebook shows the result on it.
+    thumbnail: bytes | None = None
 
     #: (width, height) of the image whose pixels the coordinates are in; None: normalised to [0, 1].
     pixel_size: tuple[int, int] | None = None
@@ -286,6 +292,17 @@ class SpatialBase(SkillResult, Generic[Kind]):
 
     def _masks(self, width: int, height: int) -> NDArray[np.bool_] | None:
         return None
+
+    def _repr_png_(self) -> bytes | None:
+        """The result drawn on its thumbnail, for notebooks; without one they show the text."""
+        if self.thumbnail is None:
+            return None
+        canvas = open_image(self.thumbnail)
+        if (scale := _LEAST_SHOWN / max(canvas.size)) > 1:  # labels would cover a smaller one
+            canvas = canvas.resize((max(1, round(canvas.width * scale)), max(1, round(canvas.height * scale))))
+        file = io.BytesIO()
+        self.plot(canvas).save(file, "PNG")
+        return file.getvalue()
 
     def __repr__(self) -> str:
         count = len(self._items)

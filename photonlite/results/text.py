@@ -196,9 +196,21 @@ class _Text(SkillResult):
         """
         return append_text_strip(open_image(image), self.text, font_size, font)
 
+    def _ipython_display_(self) -> None:
+        """Print a stream as it comes, in notebooks and IPython; other texts show their repr."""
+        stream = self[self._key]
+        if not isinstance(stream, TextIterator) or stream.ended:
+            raise NotImplementedError  # asks IPython to go on with the repr
+        print(stream.received, end="")
+        for piece in stream:
+            print(piece, end="", flush=True)
+        print()
+
     def __repr__(self) -> str:
         value = self[self._key]
-        shown = "<stream>" if isinstance(value, _TextStream) else repr(value)
+        shown = repr(value)
+        if isinstance(value, _TextStream):
+            shown = f"<stream: {value.received!r}>" if value.received else "<stream>"
         more = "".join(f", {key}={reprlib.repr(self[key])}" for key in self if key not in (self._key, "text"))
         return f"{type(self).__name__}({shown}{more}){self._suffix()}"
 

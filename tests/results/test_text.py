@@ -90,6 +90,18 @@ def test_repr_shows_text_and_does_not_consume_a_stream():
     result = Caption(iter(["A ", "mug"]))
     assert repr(result) == "Caption(<stream>)"
     assert result.text == "A mug"
+    assert repr(result) == "Caption(<stream: 'A mug'>)"
+
+
+def test_a_notebook_prints_a_stream_as_it_comes_and_other_texts_by_their_repr(capsys):
+    result = Caption(iter(["A ", "mug", "."]))
+    assert next(result["caption"]) == "A "
+    result._ipython_display_()
+    assert capsys.readouterr().out == "A mug.\n"
+    assert result.text == "A mug."
+    for shown_by_repr in (result, Caption("A mug."), Answer(2, text="2")):
+        with pytest.raises(NotImplementedError):
+            shown_by_repr._ipython_display_()
 
 
 @pytest.mark.parametrize("size", [(16, 16), (320, 200), (4000, 3000)])

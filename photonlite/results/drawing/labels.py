@@ -15,8 +15,9 @@ from photonlite.results.rings import XY
 _ELLIPSIS = "..."
 # A chip of which others would cover a larger share is left out: overlapping labels are unreadable.
 _MAX_COVERED = 0.1
-# A chip that would take a larger share of the image is left out.
-_MAX_SHARE = 0.25
+# A chip that would take a larger share of the image is left out, and so is one that takes all chips over a share.
+_MAX_SHARE = 0.1
+_MAX_SHARES = 0.3
 _PAPER: Color = (246, 246, 244)
 _INK: Color = (28, 28, 30)
 # In a narrower strip words would be broken.
@@ -38,16 +39,19 @@ def draw_labels(image: Image.Image, labels: Sequence[Label], style: Style) -> No
     # A chip hides a whole dot, but only a small part of a box.
     weights = np.array([1.0 if label.beside else 0.1 for label in labels])
     chips: list[PixelBox] = []
+    room = _MAX_SHARES * image.width * image.height
     for label in labels:
         for text in _fitting_texts(label.texts, style, image.width):
             size = _chip_size(text, style)
-            if size[1] > image.height or size[0] * size[1] > _MAX_SHARE * image.width * image.height:
+            area = size[0] * size[1]
+            if size[1] > image.height or area > min(_MAX_SHARE * image.width * image.height, room):
                 continue
             corners, cost = _candidates(label, size, image.size, style)
             hidden = _overlaps(corners, size, np.array(chips)).sum(axis=1)
             best = int((cost + _overlaps(corners, size, targets) @ weights + 4 * hidden).argmin())
             if hidden[best] <= _MAX_COVERED:
                 left, top = (int(value) for value in corners[best])
+                room -= area
                 chips.append((left, top, left + size[0], top + size[1]))
                 _draw_chip(image, (left, top), size, text, label.color, style)
                 break

@@ -111,10 +111,21 @@ def test_a_long_name_is_cut_with_an_ellipsis(monkeypatch):
 
 def test_labels_without_room_are_shortened_or_left_out(monkeypatch):
     wanted = [Label(("banana 0.90", "banana", "0.90"), (10, 10, 50, 40), RED)]
-    assert drawn(wanted, (100, 80), monkeypatch=monkeypatch)[1][0][1] == "banana 0.90"
-    assert drawn(wanted, (64, 48), monkeypatch=monkeypatch)[1][0][1] == "banana"
-    assert drawn(wanted, (100, 30), monkeypatch=monkeypatch)[1][0][1] == "banana"
-    assert drawn(wanted, (16, 16), monkeypatch=monkeypatch)[1] == []
+    assert drawn(wanted, (120, 90), monkeypatch=monkeypatch)[1][0][1] == "banana 0.90"
+    assert drawn(wanted, (96, 64), monkeypatch=monkeypatch)[1][0][1] == "banana"
+    assert drawn(wanted, (80, 56), monkeypatch=monkeypatch)[1][0][1] == "0.90"
+    assert drawn(wanted, (64, 48), monkeypatch=monkeypatch)[1] == []
+
+
+@pytest.mark.parametrize("size", [(96, 64), (160, 110), (320, 200)])
+def test_labels_leave_most_of_a_small_image_visible(size, monkeypatch):
+    boxes = [(x, y, x + 9, y + 9) for x in range(0, size[0] - 9, 20) for y in range(0, size[1] - 9, 20)]
+    chips = drawn([Label(("banana 0.90", "banana"), box, RED) for box in boxes], size, monkeypatch=monkeypatch)[1]
+    covered = np.zeros(size, dtype=bool)
+    for chip, _ in chips:
+        left, top, right, bottom = map(round, chip)
+        covered[left:right, top:bottom] = True
+    assert 0 < covered.mean() <= 0.3
 
 
 def test_one_line_has_no_control_characters():
