@@ -59,4 +59,25 @@ MUTANTS = [
         "",
         "tests/api/test_session_steps.py",
     ),
+    Mutant(
+        "real-time requests pay for thumbnails",
+        "api/tasks.py",
+        "draws and not realtime",
+        "draws",
+        "tests/test_notebook.py",
+    ),
+    Mutant(
+        "items of a sum keep the class ids of their parts",
+        "results/spatial.py",
+        "                item.class_id = names.index(item.label)\n",
+        "                pass\n",
+        "tests/results/test_spatial.py",
+    ),
+    Mutant(
+        "labels together may cover a small image",
+        "results/drawing/labels.py",
+        "                room -= area\n",
+        "",
+        "tests/results/drawing/test_labels.py",
+    ),
 ]
