@@ -300,7 +300,7 @@ def test_the_package_reads_outlines():
     read_outlines = 0
     for row in rows_of(ask(random_scenes(120))[OUTLINE]):
         if row.skill == "segment" and row.answer != [BOS]:
-            (found,) = segment.finish(request_of(row), shipped_prompts(), answer_of(row))["segments"]
+            (found,) = segment.finish(shipped_prompts(), request_of(row), answer_of(row))["segments"]
             path = found["path"].split()
             assert (path[0], path[3], path[-1]) == ("M", "L", "Z")
             assert len(path) == sum(row.outline) + 3
