@@ -44,7 +44,7 @@ def expected(loaded: LoadedModel, skill: str, image: Image.Image | None, setting
             return point.finish(request, oracle.generate(request, crops).complete())
         case "segment":
             request = segment.build(prompts, "mug", refs=refs, settings=sampling)
-            return segment.finish(request, prompts, oracle.generate(request, crops).complete())
+            return segment.finish(prompts, request, oracle.generate(request, crops).complete())
         case "caption":
             request = caption.build(prompts, "short", settings=sampling)
             return caption.finish(prompts, oracle.generate(request, crops).complete())
