@@ -4,7 +4,8 @@
 PhotonliteError
 ├── InputError                    also a ValueError
 │   ├── ImageError ────────────── ImageNotFoundError (a FileNotFoundError), ImageDecodeError, ImageTooLargeError,
-│   │                             ImageTimeoutError (a TimeoutError), ImageBusyError, ImageShapeError
+│   │                             ImageTimeoutError (a TimeoutError), ImageBusyError, ImageShapeError,
+│   │                             ImageUrlError, ImageFetchError
 │   ├── GrammarError ──────────── SchemaError, GrammarTooLargeError, GrammarTimeoutError (a TimeoutError),
 │   │                             GrammarBusyError
 │   └── PromptError, SettingsError, UnknownArgumentError (a TypeError), SpatialRefError
@@ -53,6 +54,14 @@ class ImageBusyError(ImageError):
 
 class ImageShapeError(ImageError):
     """The array has the wrong shape, type or values for an image."""
+
+
+class ImageUrlError(ImageError):
+    """Images are not fetched from this URL: URLs are not allowed, or not this kind, or its host is not public."""
+
+
+class ImageFetchError(ImageError):
+    """The image could not be fetched from its URL."""
 
 
 class PromptError(InputError):

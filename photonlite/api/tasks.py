@@ -13,6 +13,7 @@ from photonlite.errors import ImageError, SettingsError, UnknownArgumentError
 from photonlite.hints import did_you_mean
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
+from photonlite.images.tensors import is_tensor, tensor_to_array
 from photonlite.request import SETTINGS, Completion, Request
 from photonlite.results import Metrics
 from photonlite.results.spatial import SpatialBase
@@ -54,7 +55,7 @@ class EncodedImage:
 
 
 ImageInput: TypeAlias = ImageSource | EncodedImage
-"""What methods take as an image: PIL image, H x W x 3 uint8 array, path, bytes, file object, or an encoded image."""
+"""What methods take as an image: PIL image, array, tensor, path, bytes, file object, data URI, or an encoded image."""
 
 
 class Options(TypedDict, total=False):
@@ -126,6 +127,8 @@ def make_task(
     """Make the task of a call of a public method; checks that there is an image, and the options."""
     if image is None and request.skill != "query":
         raise ImageError("there is no image (None): hand one in; only a query can do without")
+    if is_tensor(image):  # at once: other threads would read it on another stream of the GPU
+        image = tensor_to_array(image)
     check_names((name for name in options if name not in OPTIONS), method)
     realtime, strict = options.get("realtime", False), options.get("strict", False)
     for name, value in (("realtime", realtime), ("strict", strict)):

@@ -15,7 +15,9 @@ Full scale, the value that becomes 255:
 | mode I;16 (16-bit PNG, TIFF), mode I of a 16-bit PGM | 65535 |
 | mode I otherwise | 255 if no value is above it (as `convert("I")` makes them), else 65535 |
 | mode F | 1 if no value is above it, else 255 (as `convert("F")` makes them) |
+| uint16 array | 65535 |
 | float array | 1 |
+| bool array | True |
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import IO, Any, BinaryIO, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +46,8 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from photonlite.config import DEFAULT_IMAGE_LIMITS, ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageShapeError, ImageTooLargeError
-from photonlite.images.source import DecodedImage, ImageSource, check_bytes, first_line, opened_source
+from photonlite.images.source import DecodedImage, ImageSource, check_bytes, first_line, is_data_uri, opened_source
+from photonlite.images.tensors import is_tensor, tensor_to_array
 
 # Name, first bytes, reader. The list is closed: other files never reach a decoder.
 _FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], ...]] = (
@@ -85,8 +88,8 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     """Decode an image into a new upright RGB image that has no metadata and shares no memory with `source`.
 
     The EXIF orientation is applied, whatever the source; an animation gives its first frame (a Pillow image its
-    current frame); alpha is dropped; 16-bit and float pixels are scaled, see the module. A `str` is always a path, a
-    file object is read from its start, and all other sources may be passed to several threads at once. Raises an
+    current frame); alpha is dropped; 16-bit and float pixels are scaled, see the module. A `str` is a path or a data
+    URI, a file object is read from its start, and all other sources may be passed to several threads at once. Raises an
     ImageError; the limit of pixels is checked against the header, before decoding.
     """
     if isinstance(source, DecodedImage):
@@ -94,6 +97,8 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
         return source.image
     if isinstance(source, Image.Image):
         return _from_pillow(source, limits)
+    if is_tensor(source):
+        source = tensor_to_array(source)
     if isinstance(source, np.ndarray):
         if source.ndim >= 2:
             check_pixels("the array", source.shape[1], source.shape[0], limits)
@@ -104,7 +109,7 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
 
 def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> bytes | None:
     """Read the bytes of an image file without parsing them; None for a source that holds pixels."""
-    if isinstance(source, (Image.Image, DecodedImage, np.ndarray)):
+    if isinstance(source, (Image.Image, DecodedImage, np.ndarray)) or is_tensor(source):
         return None
     if isinstance(source, bytes):
         check_bytes("the image", len(source), limits)
@@ -129,14 +134,18 @@ def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:
         return source.shape[1], source.shape[0]
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _file_size(io.BytesIO(source))
+    if isinstance(source, str) and is_data_uri(source):
+        with opened_source(source, limits) as (_, stream):
+            return _file_size(stream)
     if isinstance(source, (str, os.PathLike)):
         if not stat.S_ISREG(os.stat(source).st_mode):
             return 0, 0
         with opened_source(source, limits) as (_, stream):
             return _file_size(stream)
-    if source.seekable():
-        source.seek(0)
-        return _file_size(io.BytesIO(source.read(_HEADER)))
+    file = cast(BinaryIO, source)
+    if file.seekable():
+        file.seek(0)
+        return _file_size(io.BytesIO(file.read(_HEADER)))
     return 0, 0
 
 
@@ -228,12 +237,15 @@ def image_to_rgb(image: Image.Image) -> Image.Image:
 
 
 def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
-    """Convert [H, W] or [H, W, 1, 3 or 4], uint8 or float in [0, 1], to a new RGB image that shares no memory."""
+    """Convert [H, W] or [H, W, 1, 3 or 4] to a new RGB image that shares no memory.
+
+    uint8 stays as it is; uint16, bool and floats in [0, 1] are scaled: see the module.
+    """
     _check_array(array)
     if array.ndim == 3:
         array = array[..., 0] if array.shape[2] == 1 else array[..., :3]
     if array.dtype != np.uint8:
-        array = _to_uint8(array, 1.0, f"{array.dtype} array")
+        array = _to_uint8(array, 65535.0 if _is_uint16(array) else 1.0, f"{array.dtype} array")
     image = Image.fromarray(array)
     return image if image.mode == "RGB" else image.convert("RGB")  # Pillow aliases grey arrays, and copies RGB ones
 
@@ -255,10 +267,11 @@ def rgb_bytes(image: Image.Image, top: int = 0, bottom: int | None = None) -> by
 
 def _check_array(array: npt.NDArray[Any]) -> None:
     shape = list(array.shape)
-    if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+    scaled = _is_uint16(array) or array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
+    if array.dtype != np.uint8 and not scaled:
         raise ImageShapeError(
-            f"an array of dtype {array.dtype} is not an image: {_WANTED_ARRAY}, or floats in [0, 1]; "
-            "scale wider integers yourself, for 16 bits with (array // 257).astype('uint8')"
+            f"an array of dtype {array.dtype} is not an image: {_WANTED_ARRAY}, uint16, bool, or floats in [0, 1]; "
+            "scale other integers yourself"
         )
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         hint = ""
@@ -269,6 +282,10 @@ def _check_array(array: npt.NDArray[Any]) -> None:
         raise ImageShapeError(f"an array of shape {shape} is not an image: {_WANTED_ARRAY}{hint}")
     if array.size == 0:
         raise ImageShapeError(f"an array of shape {shape} has no pixels: height and width must be at least 1")
+
+
+def _is_uint16(array: npt.NDArray[Any]) -> bool:
+    return array.dtype.kind == "u" and array.dtype.itemsize == 2  # in either order of bytes
 
 
 def _full_scale(image: Image.Image, values: npt.NDArray[Any]) -> float:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import binascii
 import io
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, Final, TypeAlias
+from functools import partial
+from typing import IO, Any, BinaryIO, Final, TypeAlias, TypeGuard
 
 import numpy.typing as npt
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
+from photonlite.errors import (
+    ImageDecodeError,
+    ImageError,
+    ImageNotFoundError,
+    ImageShapeError,
+    ImageTooLargeError,
+    ImageUrlError,
+)
+from photonlite.images.tensors import Tensor
 
 _CHUNK: Final = 1 << 20
+_DATA_URI: Final = re.compile(r"data:[^,]{0,200},", re.IGNORECASE)
+_SPACE: Final = "\r\n\t "
+_SHOWN: Final = 40  # characters of a data URI in messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +45,16 @@ class DecodedImage:
 
 
 ImageSource: TypeAlias = (
-    Image.Image | DecodedImage | npt.NDArray[Any] | str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO
+    Image.Image
+    | DecodedImage
+    | npt.NDArray[Any]
+    | Tensor
+    | str
+    | os.PathLike[str]
+    | bytes
+    | bytearray
+    | memoryview
+    | BinaryIO
 )
 
 
@@ -43,6 +65,12 @@ def opened_source(source: ImageSource, limits: ImageLimits) -> Iterator[tuple[st
         data = source.tobytes() if isinstance(source, memoryview) else source
         check_bytes("the image", len(data), limits)
         yield "the image", io.BytesIO(data)
+    elif isinstance(source, str) and is_data_uri(source):
+        # Four characters are three bytes, but for some white space and what stands before them.
+        check_bytes("the image of the data URI", len(source) * 7 // 10 - 256, limits)
+        data = read_data_uri(source)
+        check_bytes("the image of the data URI", len(data), limits)
+        yield "the image of the data URI", io.BytesIO(data)
     elif isinstance(source, (str, os.PathLike)):
         with _opened_path(source, limits) as (name, stream):
             yield name, stream
@@ -52,9 +80,42 @@ def opened_source(source: ImageSource, limits: ImageLimits) -> Iterator[tuple[st
         raise _unsupported(source)
 
 
+def is_url(source: object) -> TypeGuard[str]:
+    return isinstance(source, str) and re.match(r"https?://", source, re.IGNORECASE) is not None
+
+
+def is_data_uri(text: str) -> bool:
+    return text[:5].lower() == "data:"
+
+
+_decode_base64: Final = partial(binascii.a2b_base64, strict_mode=True)
+
+
+def read_data_uri(text: str, decode: Callable[[str], bytes] = _decode_base64) -> bytes:
+    """Decode `data:image/jpeg;base64,...`; the declared type is ignored, since the bytes tell what they are.
+
+    `decode` reads base64 without white space, strictly. Raises an `ImageDecodeError`.
+    """
+    head = _DATA_URI.match(text)
+    if head is None or not head[0].lower().endswith(";base64,"):
+        raise ImageDecodeError(f"{text[:_SHOWN]!r} is not a data URI in base64: give data:image/jpeg;base64,...")
+    code = text[head.end() :]
+    if any(space in code for space in _SPACE):  # some encoders break lines
+        code = code.translate(str.maketrans("", "", _SPACE))
+    try:
+        return decode(code)
+    except ValueError as cause:  # binascii.Error is one
+        raise ImageDecodeError(f"the base64 of the data URI is damaged: {cause}") from cause
+
+
 @contextmanager
 def _opened_path(path: str | os.PathLike[str], limits: ImageLimits) -> Iterator[tuple[str, IO[bytes]]]:
     text = str(path)
+    if is_url(path):
+        raise ImageUrlError(
+            f"{text[:80]!r} is a URL, and none is fetched unless asked for: photonlite.load(allow_urls=True), or "
+            "--allow-urls on the command line"
+        )
     name = repr(text if len(text) <= 200 else f"{text[:80]}...")
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; errors of opening get other messages than those of use
@@ -74,10 +135,8 @@ def _opened_path(path: str | os.PathLike[str], limits: ImageLimits) -> Iterator[
 
 
 def _path_hint(text: str) -> str:
-    if text.startswith("data:"):
-        return "a str is a path; decode the data URI's base64 part and hand in the bytes"
     if "://" in text[:16]:
-        return "a str is a path; URLs are not fetched, download the image and hand in the file or its bytes"
+        return "a str is a path, a data URI or, where that is allowed, an https URL: download the image"
     if re.fullmatch(r"[A-Za-z0-9+/=\s]{120,}", text):
         return "a str is a path; if this is base64, decode it and hand in the bytes"
     return "check the path and the working directory"
@@ -123,17 +182,12 @@ def first_line(error: BaseException) -> str:
 
 def _unsupported(source: object) -> ImageError:
     kind = f"{type(source).__module__}.{type(source).__qualname__}".removeprefix("builtins.")
-    if kind.startswith("torch."):
-        return ImageShapeError(
-            "a torch tensor is not taken as an image: hand in an array of shape [height, width, 3], "
-            "for a [3, height, width] tensor with tensor.permute(1, 2, 0).cpu().numpy()"
-        )
     if isinstance(source, (list, tuple)) or hasattr(source, "__array__"):
         return ImageShapeError(
             f"an object of type {kind} is not taken as an image: hand in a numpy array of shape [height, width, 3] "
             "and dtype uint8"
         )
     return ImageError(
-        f"an object of type {kind} is not an image: hand in a path, bytes, a binary file object, a Pillow image or a "
-        "numpy array"
+        f"an object of type {kind} is not an image: hand in a path, bytes, a binary file object, a Pillow image, a "
+        "numpy array or a torch tensor"
     )

@@ -10,11 +10,12 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from photonlite.errors import DeadlineError
+from photonlite.images.source import is_url
 from photonlite.server.bodies.reading import media_type, read_body
 from photonlite.server.calls import Call, ServedModel, ask_model, bounded
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.images import RequestImages, from_data_uri, is_remote
+from photonlite.server.images import RequestImages, from_data_uri
 from photonlite.server.limits import callers
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter, try_later
@@ -89,7 +90,7 @@ class Ingress:
     async def load_image(self, value: str | bytes, permit: Permit) -> bytes:
         """Return the bytes of an image, which may also be a URL; raises as `image` and `fetch`, and 429."""
         with Hold(permit) as hold:
-            if isinstance(value, str) and is_remote(value):
+            if isinstance(value, str) and is_url(value):
                 data = self.image(await fetch(value, self.config, hold.resize))
                 hold.resize(len(data))
             else:

@@ -1,7 +1,9 @@
+import base64
 import io
 import os
 import random
 import struct
+import textwrap
 import threading
 import zlib
 from collections.abc import Callable
@@ -11,12 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageFile
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, ImageShapeError, ImageTooLargeError
-from photonlite.images.decode import decoded_bytes, load_image
+from photonlite.errors import (
+    ImageDecodeError,
+    ImageError,
+    ImageNotFoundError,
+    ImageShapeError,
+    ImageTooLargeError,
+    ImageUrlError,
+)
+from photonlite.images.decode import decoded_bytes, file_bytes, load_image
 
 ORIENTATION = 0x0112
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
@@ -249,13 +257,12 @@ def test_file_without_permission(image: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("data:image/png;base64,iVBORw0KGgo=", "hand in the bytes"),
-        ("https://example.org/cat.jpg", "URLs are not fetched"),
+        ("ftp://example.org/cat.jpg", "a path, a data URI or, where that is allowed, an https URL"),
         ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ" * 200, "if this is base64"),
         ("with a NUL\0 inside", "check the path"),
         ("", "check the path"),
     ],
-    ids=["data-uri", "url", "base64", "nul", "empty"],
+    ids=["url", "base64", "nul", "empty"],
 )
 def test_a_string_that_is_no_path_says_what_to_do(text: str, hint: str) -> None:
     with pytest.raises(ImageNotFoundError, match=hint) as caught:
@@ -386,9 +393,52 @@ def test_write_only_file(tmp_path: Path) -> None:
         load_image(file)
 
 
-def test_torch_tensor_is_refused_with_the_way_to_an_array() -> None:
-    with pytest.raises(ImageShapeError, match=r"tensor\.permute\(1, 2, 0\)\.cpu\(\)\.numpy\(\)"):
-        load_image(torch.zeros(3, 8, 8))  # type: ignore[arg-type]
+def as_uri(data: bytes, head: str = "data:image/png;base64,") -> str:
+    return head + base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize("head", ["data:image/png;base64,", "DATA:;BASE64,", "data:image/jpeg;name=a.png;base64,"])
+def test_a_data_uri_is_the_file_in_it(image: Path, head: str) -> None:
+    uri = as_uri(image.read_bytes(), head)
+    lines = head + "\r\n".join(textwrap.wrap(uri[len(head) :], 76))
+
+    for text in (uri, lines):
+        assert load_image(text).tobytes() == load_image(image).tobytes()
+        assert file_bytes(text) == image.read_bytes()
+    width, height = load_image(image).size
+    assert decoded_bytes(uri) == 3 * width * height
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("data:image/png;base64,iVBOR*", "base64 of the data URI is damaged"),
+        ("data:image/png;base64,iVBO=Rw0", "base64 of the data URI is damaged"),
+        ("data:image/svg+xml,<svg/>", "not a data URI in base64"),
+        ("data:" + "x" * 1000, "not a data URI in base64"),
+        ("data:image/png;base64,", r"the image of the data URI is empty \(0 bytes\)"),
+        ("data:text/plain;base64,aGVsbG8gd29ybGQ=", "is in no supported image format"),
+    ],
+)
+def test_a_data_uri_without_an_image_is_refused(uri: str, reason: str) -> None:
+    with pytest.raises(ImageDecodeError, match=reason) as caught:
+        load_image(uri)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_data_uri_over_the_limit_is_not_decoded(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photonlite.images.source.read_data_uri", None)
+    with pytest.raises(ImageTooLargeError, match="the image of the data URI has more than 100 bytes"):
+        load_image(as_uri(b"x" * 1000), ImageLimits(max_bytes=100))
+
+
+@pytest.mark.parametrize("url", ["https://example.org/cat.jpg", "HTTP://example.org/cat.jpg?" + "x" * 1000])
+def test_a_url_is_not_fetched_but_says_how(url: str) -> None:
+    for read in (load_image, file_bytes):
+        with pytest.raises(ImageUrlError, match=r"photonlite\.load\(allow_urls=True\), or --allow-urls") as caught:
+            read(url)
+        assert len(str(caught.value)) < 400
+    assert decoded_bytes(url) == 0
 
 
 @pytest.mark.parametrize(

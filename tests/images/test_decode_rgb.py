@@ -99,8 +99,10 @@ RGB = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
         np.concatenate([RGB, RGB[..., :1]], -1),
         RGB / 255,
         (RGB / 255).astype(np.float16),
+        RGB.astype(np.uint16) * 257,
+        (RGB.astype(np.uint16) * 257).astype(">u2"),
     ],
-    ids=["plain", "fortran", "reversed-channels", "strided", "alpha", "float64", "float16"],
+    ids=["plain", "fortran", "reversed-channels", "strided", "alpha", "float64", "float16", "uint16", "big-endian"],
 )
 def test_arrays_become_the_same_image(array: np.ndarray[Any, Any]) -> None:
     image = array_to_rgb(array)
@@ -111,6 +113,16 @@ def test_arrays_become_the_same_image(array: np.ndarray[Any, Any]) -> None:
 @pytest.mark.parametrize("array", [RGB[..., 0], RGB[..., :1]], ids=["flat", "one-channel"])
 def test_grey_arrays_are_repeated_over_the_channels(array: np.ndarray[Any, Any]) -> None:
     np.testing.assert_array_equal(np.asarray(array_to_rgb(array)), np.repeat(RGB[..., :1], 3, -1))
+
+
+def test_masks_are_black_and_white() -> None:
+    mask = RGB[..., 0] > 100
+    np.testing.assert_array_equal(np.asarray(array_to_rgb(mask))[..., 1], mask * 255)
+
+
+def test_16_bits_are_scaled_to_8() -> None:
+    array = np.array([[0, 128, 129, 385, 386, 65406, 65407, 65535]], np.uint16)
+    assert np.asarray(array_to_rgb(array))[0, :, 0].tolist() == [0, 0, 1, 1, 2, 254, 255, 255]
 
 
 def test_a_read_only_array_is_taken() -> None:
@@ -154,7 +166,9 @@ def test_wrong_shapes_are_refused(shape: tuple[int, ...], hint: str) -> None:
         array_to_rgb(np.zeros(shape, np.uint8))
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint16, np.bool_, np.complex64, np.object_, "U3", "datetime64[s]"])
+@pytest.mark.parametrize(
+    "dtype", [np.int64, np.uint32, np.int16, np.int8, np.complex64, np.object_, "U3", "datetime64[s]"]
+)
 def test_wrong_dtypes_are_refused(dtype: Any) -> None:
     with pytest.raises(ImageShapeError, match=r"dtype .* is not an image.*uint8"):
         array_to_rgb(np.zeros((4, 4, 3), dtype))

@@ -16,7 +16,7 @@ from photonlite.errors import ImageTimeoutError, RequestCancelledError
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.memory import needed_bytes
 from photonlite.server.errors import HttpError
-from photonlite.server.images import RequestImages, _call_on, from_data_uri, is_remote
+from photonlite.server.images import RequestImages, _call_on, from_data_uri
 from photonlite.server.limits.limiter import Hold, Permit
 from tests.images.bombs import BOMBS
 from tests.server.asgi import post
@@ -43,12 +43,6 @@ def test_damaged_base64_is_refused(code: str) -> None:
     with pytest.raises(HttpError) as error:
         from_data_uri("data:image/png;base64," + code)
     assert error.value.status == 400
-
-
-def test_remote_urls_are_told_from_data_uris() -> None:
-    assert is_remote("https://a.example/b")
-    assert is_remote("HTTP://a.example/b")
-    assert not is_remote(DATA_URI)
 
 
 @pytest.fixture(scope="module")
