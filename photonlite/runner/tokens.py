@@ -32,8 +32,8 @@ from photonlite.runner.slots import NO_VALUE
 
 _NO_VALUE = float(np.int32(NO_VALUE).view(np.float32))
 
-COORDINATE_SHARE = 0.01  # bins within this share of the image of the chosen one count towards a coordinate's mass
-SIZE_RATIO = 1.1  # bins within this factor of the chosen one count towards a size's mass
+COORDINATE_SHARE = 0.02  # bins within this share of the image of the chosen one count towards a coordinate's mass
+SIZE_RATIO = 1.25  # bins within this factor of the chosen one count towards a size's mass
 
 
 class InputEmbedding:
