@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from photonlite.cli.checkpoints import run_models
+from photonlite.cli.export import run_export
 from photonlite.cli.parser import parse
 from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
@@ -47,5 +48,5 @@ def _run(arguments: list[str]) -> int:
         options = parse(arguments)
     except SystemExit:  # argparse has printed the help or the version
         return 0
-    commands = {"models": run_models, "realtime": run_realtime, "serve": run_server}
+    commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}
     return commands.get(options.command, run_skill)(options)

@@ -15,6 +15,7 @@ SUMMARIES = {
     "segment": "outline every object of a name",
     "caption": "describe the image",
     "query": "answer a question about the image",
+    "export": "find objects in many images, and write a data set: COCO or YOLO",
     "realtime": "ask about a stream of frames, and watch",
     "serve": "answer over HTTP: a page to look at, Moondream's API, OpenAI's",
     "models": "list the checkpoints that are known and those on this machine",
@@ -48,6 +49,10 @@ EXAMPLES = {
   photonlite query desk.png "Is there a key?" --choices yes,no
   photonlite query desk.png "Find the fruit." --schema shelf.json
   photonlite query photos/ "Is there a dog?" > answers.jsonl""",
+    "export": """\
+  photonlite export photos/ --object banana --object cup --format coco
+  photonlite export "photos/*.jpg" --object dog --format yolo --output dogs --min-score 0.5
+  photonlite export photos/ --object dog --format yolo --task segment""",
     "realtime": """\
   photonlite realtime --source assets/clip --task point --object banana
   photonlite realtime --source assets/clip --object banana --duration 10 --output found.webp
@@ -104,7 +109,7 @@ def _refuse(arguments: Sequence[str]) -> NoReturn:
 def _command_parser(command: str) -> argparse.ArgumentParser:
     text = TEXT.get(command)
     images = f"IMAGE... {text}" if text else "IMAGE..."
-    usage = f"{command} {images}" if command in SKILLS else command
+    usage = f"{command} {images}" if command in (*SKILLS, "export") else command
     parser = _Parser(
         f"photonlite {command}",
         f"photonlite {usage} [options]",
@@ -113,7 +118,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    if command in SKILLS:
+    if command in (*SKILLS, "export"):
         last = f"; the last argument is the {text.lower()}" if text else ""
         source = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
         parser.add_argument("images", nargs="+", metavar=images, help=source + last)
@@ -127,11 +132,13 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
     if command in SKILLS:
         _add_skill_options(parser, command)
+    elif command == "export":
+        _add_export_options(parser)
     elif command == "realtime":
         _add_realtime_options(parser)
     elif command == "serve":
         add_server_options(parser)
-    if command != "serve":
+    if command not in ("serve", "export"):
         parser.add_argument("--json", action="store_true", help="JSON lines, as for several images")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -158,6 +165,15 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("--strict", action="store_true", help="an answer cut short by a limit is an error")
 
 
+def _add_export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("coco", "yolo"), required=True, help="how the data set is written")
+    parser.add_argument("--output", metavar="DIR", help="a new folder (default: the images' folder and the format)")
+    parser.add_argument("--task", choices=("detect", "segment"), default="detect", help="boxes or outlines")
+    _add_search(parser, "", required=True)
+    _add_settings(parser, objects=True)
+    parser.add_argument("--strict", action="store_true", help="a list cut short by a limit is an error of its image")
+
+
 def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     source = "a folder of images, a GIF or WebP, a video, a camera's number, or the address of a stream such as rtsp://"
     parser.add_argument("--source", required=True, help=f"{source} (the last three need photonlite[video])")
@@ -178,9 +194,10 @@ def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     _add_settings(parser, objects=True)
 
 
-def _add_search(parser: argparse.ArgumentParser, note: str) -> None:
+def _add_search(parser: argparse.ArgumentParser, note: str, *, required: bool = False) -> None:
     group = parser.add_argument_group("objects")
-    group.add_argument("--object", action="append", metavar="NAME", help=f"what to find; repeat it for several{note}")
+    what = f"what to find; repeat it for several{note}"
+    group.add_argument("--object", action="append", metavar="NAME", required=required, help=what)
     group.add_argument("--min-score", type=float, metavar="S", help="leave out what has a lower score")
     best = "of overlapping finds of different names keep all, or the best score (default: keep)"
     group.add_argument("--overlap", choices=("keep", "best"), help=best)

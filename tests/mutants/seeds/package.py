@@ -60,6 +60,13 @@ MUTANTS = [
         "tests/api/test_session_steps.py",
     ),
     Mutant(
+        "a data set has images as their EXIF turns them",
+        "cli/export.py",
+        "image.getexif().get(ExifTags.Base.Orientation, 1) == 1 and ",
+        "",
+        "tests/cli/test_export.py",
+    ),
+    Mutant(
         "real-time requests pay for thumbnails",
         "api/tasks.py",
         "draws and not realtime",

@@ -1,0 +1,124 @@
+"""`photonlite export`: what is found in many images, as a data set that training tools and supervision read.
+
+```
+coco   DIR/images/  DIR/annotations.json
+yolo   DIR/images/  DIR/labels/  DIR/data.yaml
+```
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from PIL import ExifTags, Image
+
+from photonlite.cli.inputs import STDIN, expand, read
+from photonlite.cli.parser import given_search, given_settings
+from photonlite.cli.run import import_extra, load_model
+from photonlite.config import ImageLimits
+from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
+from photonlite.results import Detections, Segments
+
+_MISSING: Final = (
+    "export writes data sets with the package {name}: install it with pip install 'photonlite[supervision]'"
+)
+# Suffixes that readers of data sets know.
+_PORTABLE: Final = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write the data set and list the images that failed; returns 2 if there are any."""
+    supervision = import_extra("supervision", _MISSING)
+    names, _ = expand(options.images)
+    if STDIN in names:
+        raise InputError("export copies the images: give files, folders or globs in place of -")
+    folder = _new_folder(options)
+    failures: dict[str, Exception] = _doubles(names)
+    names = [name for name in names if name not in failures]
+    found: dict[str, Detections | Segments] = {}
+    for name, result in zip(names, _answers(options, names), strict=True):
+        # Failures of this image only: others, such as a wrong setting, occur for every image.
+        if isinstance(result, ImageError | CapacityError | TruncatedError | OSError):
+            failures[name] = result
+        elif isinstance(result, Exception):
+            raise result
+        else:
+            found[name] = result
+    if found:
+        _save(supervision, found, options, folder)
+        print(_summary(folder, found))
+    if cut := sum(bool(result.truncated) for result in found.values()):
+        print(f"photonlite: in {cut} images a limit cut the list short: raise --max-objects", file=sys.stderr)
+    if failures:
+        kept = "the others are in the data set" if found else "nothing was written"
+        total = len(failures) + len(found)
+        print(f"photonlite: error: {len(failures)} of {total} images failed, {kept}:", file=sys.stderr)
+        for name, error in failures.items():
+            print(f"  {name}: {error}", file=sys.stderr)
+    return 2 if failures else 0
+
+
+def _answers(options: argparse.Namespace, names: list[str]) -> list[Any]:
+    with load_model(options) as model:
+        more = {"settings": given_settings(options) or None, "strict": options.strict, **given_search(options)}
+        tasks = [{"skill": options.task, "image": name, "object": options.object, **more} for name in names]
+        answers = model.batch(tasks, progress=sys.stderr.isatty())
+    for index, answer in enumerate(answers):
+        if isinstance(answer, Exception) and answer.args:
+            answer.args = (str(answer.args[0]).removeprefix(f"task {index}: "), *answer.args[1:])
+    return answers
+
+
+def _new_folder(options: argparse.Namespace) -> Path:
+    first = Path(options.images[0])
+    stem = first.resolve().name if len(options.images) == 1 and first.is_dir() else "export"
+    folder = Path(options.output or f"{stem}-{options.format}")
+    if folder.is_dir() and not any(folder.iterdir()):
+        return folder
+    if folder.exists():
+        raise InputError(f"--output {folder}: there is something already: name a new folder")
+    return folder
+
+
+def _doubles(names: list[str]) -> dict[str, Exception]:
+    """Return the images, but for the first one, that have a name in common: labels are files of the same name."""
+    first: dict[str, str] = {}
+    return {
+        name: ImageError(f"its labels would replace those of {other}: rename one of them")
+        for name in names
+        if (other := first.setdefault(Path(name).stem.casefold(), name)) != name
+    }
+
+
+def _save(
+    supervision: Any, found: Mapping[str, Detections | Segments], options: argparse.Namespace, folder: Path
+) -> None:
+    classes = {label: number for number, label in enumerate(next(iter(found.values())).names)}
+    images, limits = folder / "images", ImageLimits.from_env()
+    images.mkdir(parents=True, exist_ok=True)
+    annotations = {
+        _portable(name, images, limits): result.to_supervision(class_ids=classes) for name, result in found.items()
+    }
+    data_set = supervision.DetectionDataset(list(classes), list(annotations), annotations)
+    if options.format == "coco":
+        data_set.as_coco(str(images), str(folder / "annotations.json"))
+    else:
+        data_set.as_yolo(str(images), str(folder / "labels"), str(folder / "data.yaml"))
+
+
+def _portable(name: str, images: Path, limits: ImageLimits) -> str:
+    """Return the path of an image that all readers see alike: itself, or an upright PNG among the data set's images."""
+    with Image.open(name) as image:
+        if image.getexif().get(ExifTags.Base.Orientation, 1) == 1 and Path(name).suffix.lower() in _PORTABLE:
+            return name
+    copied = images / f"{Path(name).stem}.png"
+    read(name, limits).save(copied)
+    return str(copied)
+
+
+def _summary(folder: Path, found: Mapping[str, Detections | Segments]) -> str:
+    labels = [label for result in found.values() for label in result.labels]
+    counts = ", ".join(f"{labels.count(name)} {name}" for name in next(iter(found.values())).names)
+    return f"{folder}: {len(found)} images, {counts}"
