@@ -248,6 +248,8 @@ class RealtimeLoop:
     def __repr__(self) -> str:
         question, stats = self.question, self.stats
         asked = [question.task, *(f"{name}={value!r}" for name, value in question.arguments.items())]
+        if question.track:
+            asked.append("track=True")
         if question.deadline_s is not None:
             asked.append(f"deadline_ms={1000 * question.deadline_s:g}")
         counts = f"{stats.answered} answered, {stats.rate:.1f} per second, {sum(stats.dropped.values())} dropped"

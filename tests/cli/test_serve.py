@@ -132,6 +132,13 @@ def test_a_missing_package_is_reported_with_what_to_install(
     assert "'uvicorn', which is not installed: pip install 'photonlite[serve]'" in capsys.readouterr().err
 
 
+def test_results_of_the_server_keep_no_thumbnails(fake: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("photonlite.server.run.serve", lambda *_, **__: 0)
+
+    assert main(["serve", "--port", "0"]) == 0
+    assert fake.loaded[0]["thumbnails"] is False
+
+
 def test_a_missing_module_of_photonlite_is_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'photonlite.lost'", name="photonlite.lost")
