@@ -27,6 +27,7 @@ def load(
     max_pixels: int | None = None,
     max_bytes: int | None = None,
     isolate_images: bool = False,
+    allow_urls: bool = False,
     thumbnails: bool | None = None,
     engine: EngineConfig | EngineSettings | None = None,
     check: bool = False,
@@ -43,6 +44,8 @@ def load(
         isolate_images: Whether image files (paths, bytes, file objects) are decoded in processes that are killed when
             one takes too much CPU time or memory: for images from strangers, of which a few kilobytes can keep a core
             busy for minutes. Linux only. Images and arrays are taken as they are.
+        allow_urls: Whether an image may be an https URL, which is fetched within 20 seconds and `max_bytes`, never from
+            an address of a private network, redirects included. For URLs of strangers set `isolate_images` as well.
         thumbnails: Whether results of `detect`, `point` and `segment` keep a small copy of their image, at most 64 KiB
             of JPEG, to draw themselves in notebooks; None: in a notebook's kernel.
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
@@ -61,13 +64,16 @@ def load(
     """
     given = (("max_pixels", max_pixels), ("max_bytes", max_bytes))
     limits = dataclasses.replace(ImageLimits.from_env(), **{name: value for name, value in given if value is not None})
+    if not isinstance(allow_urls, bool):
+        raise SettingsError(f"allow_urls is {allow_urls!r:.60}: give True or False")
     config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
         loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
-        started = VisionModel(loaded, where, kind, limits, config, isolate_images=isolate_images, thumbnails=thumbnails)
+        images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
+        started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails)
         try:
             if check:
                 _self_test(started)

@@ -44,7 +44,8 @@ class VisionModel:
     twin with an "a" before its name and the same arguments, results and errors; a stream of a twin is an asynchronous
     iterator. Twins read images on other threads: an array or a PIL image must not change before the answer is there.
 
-    In all methods an image is a PIL image, a numpy array (H x W x 3, uint8), a path, bytes, a file object, or what
+    In all methods an image is a PIL image, an array (H x W x 3, uint8), a torch tensor, a path, bytes, a file object, a
+    data URI, where :func:`photonlite.load` was told to `allow_urls` an https URL, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
     upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "max_tokens" (768),
     "max_objects" (50) and "seed". The second question about an image does not encode it again.
@@ -90,6 +91,7 @@ class VisionModel:
         engine: EngineConfig | None = None,
         *,
         isolate_images: bool = False,
+        allow_urls: bool = False,
         thumbnails: bool | None = None,
     ) -> None:
         self.name = loaded.name
@@ -100,7 +102,8 @@ class VisionModel:
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts
         config = engine or EngineConfig()
-        self._session = open_session(loaded, device, dtype, self.image_limits, config, isolate_images=isolate_images)
+        images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
+        self._session = open_session(loaded, device, dtype, self.image_limits, config, **images)
         self.max_batch = self._session.engine.max_batch
         self._prefix = ""  # of method names in errors
         self._answer: Callable[[Task[Any]], Any] = self._session.run

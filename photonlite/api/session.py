@@ -28,6 +28,7 @@ from photonlite.errors import DeadlineError, ModelError
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.grammar.decoding.automaton import Automaton
+from photonlite.images.fetch import ImageFetcher
 from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.images.pool import ImagePool
 from photonlite.models.checkpoint import LoadedModel
@@ -103,6 +104,10 @@ class Session:
         if isinstance(image, EncodedImage):
             handle.prepare(partial(image.prepared_for, self._pool, request.cache_salt))
         elif image is not None:
+            if (fetched := self._pool.fetch(image)) is not None:
+                handle.when_computed(fetched.cancel)
+                yield fetched
+                image = fetched.result(timeout=0)
             lane = self.gate.realtime if request.realtime else self.gate.bulk
             permit = lane.request(self._pool.decoded_bytes(image))
             handle.when_computed(permit.release)
@@ -274,6 +279,7 @@ def open_session(
     config: EngineConfig,
     *,
     isolate_images: bool = False,
+    allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
     engine = Engine(loaded.model, device, dtype, config)
@@ -286,6 +292,7 @@ def open_session(
         packs=engine.cuts_images,
         on_ready=_weakly(engine.wake, lambda: None),
         decoder=decoder,
+        fetcher=ImageFetcher(limits.max_bytes) if allow_urls else None,
     )
     ids = loaded.prompts.vocabulary
     compiler = GrammarCompiler(

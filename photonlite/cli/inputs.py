@@ -13,6 +13,8 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageNotFoundError, InputError
 from photonlite.images.decode import load_image
+from photonlite.images.fetch import fetch_now
+from photonlite.images.source import is_data_uri, is_url
 
 STDIN = "-"
 # Suffixes of images in folders; files given by name are read whatever their suffix.
@@ -27,6 +29,9 @@ def expand(arguments: list[str]) -> tuple[list[str], bool]:
     names: list[str] = []
     several = len(arguments) > 1
     for argument in arguments:
+        if is_url(argument) or is_data_uri(argument):
+            names.append(argument)
+            continue
         path = Path(argument)
         if path.is_dir():
             names += _images_in(path)
@@ -39,26 +44,34 @@ def expand(arguments: list[str]) -> tuple[list[str], bool]:
     return names, several
 
 
+def short_name(name: str) -> str:
+    """Return an image's name for output and names of files: a data URI has none."""
+    return "data-uri" if is_data_uri(name) else name
+
+
 def check_text(text: str | None, command: str) -> None:
     """Raise InputError if the text is an image: `photonlite detect *.png` without an object."""
     if text is not None and Path(text).suffix.lower() in SUFFIXES and Path(text).is_file():
         raise InputError(f"the last argument says what to {command}, but {text!r} is an image: add the text after it")
 
 
-def read(name: str, limits: ImageLimits) -> Image.Image:
+def read(name: str, limits: ImageLimits, *, allow_urls: bool = False) -> Image.Image:
     """Open an image: RGB, upright."""
+    if allow_urls and is_url(name):
+        return load_image(fetch_now(name, limits.max_bytes), limits)
     if name == STDIN and sys.stdin.isatty():
         raise InputError("- reads an image from stdin, which is a terminal: pipe a file in")
     return load_image(sys.stdin.buffer if name == STDIN else name, limits)
 
 
 def read_form(options: argparse.Namespace) -> dict[str, Any]:
-    """Read --schema, --choices or --regex as an argument of `VisionModel.query`."""
+    """Read --schema, --choices or --regex, and --retries, as arguments of `VisionModel.query`."""
+    form: dict[str, Any] = {"retries": options.retries} if options.retries else {}
     if options.schema is not None:
-        return {"schema": _schema(options.schema)}
+        form["schema"] = _schema(options.schema)
     if options.choices is not None:
-        return {"choices": [choice.strip() for choice in options.choices.split(",")]}
-    return {} if options.regex is None else {"regex": options.regex}
+        form["choices"] = [choice.strip() for choice in options.choices.split(",")]
+    return form if options.regex is None else form | {"regex": options.regex}
 
 
 def _schema(source: str) -> Any:

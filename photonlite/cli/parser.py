@@ -145,6 +145,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
 
 
 def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument("--allow-urls", action="store_true", help="fetch images that are https URLs of public hosts")
     parser.add_argument("--plot", metavar="OUT", help="draw: OUT is a file for one image, a folder for several")
     if command == "caption":
         parser.add_argument("--length", choices=("short", "normal", "long"), default="normal")
@@ -156,6 +157,8 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
         forms.add_argument("--schema", metavar="FILE|MODULE:NAME", help=source)
         forms.add_argument("--choices", metavar="A,B,...", help="one of these texts")
         forms.add_argument("--regex", metavar="PATTERN", help="a text that this pattern matches as a whole")
+        retries = "ask again, so often, where validators of the schema's type refuse the answer (default: 0)"
+        group.add_argument("--retries", type=int, default=0, metavar="N", help=retries)
     if command in SPATIAL:
         parser.set_defaults(stream=False)
         _add_search(parser, "; then every argument is an image")

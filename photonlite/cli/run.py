@@ -14,7 +14,7 @@ from PIL import Image
 from tqdm import tqdm
 
 import photonlite
-from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form
+from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form, short_name
 from photonlite.cli.parser import SPATIAL, given_search, given_settings
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TruncatedError
@@ -34,7 +34,8 @@ def run_skill(options: argparse.Namespace) -> int:
     plot = None if options.plot is None else PlotTarget(options.plot, options.command, names, several)
     if several or options.json:
         return _run_lines(options, names, plot, form)
-    image = read(names[0], ImageLimits.from_env())  # before the model: a bad image is reported at once
+    # Before the model is loaded: a bad image is reported at once.
+    image = read(names[0], ImageLimits.from_env(), allow_urls=options.allow_urls)
     result = _ask(load_model(options), options, image, form)
     if options.stream:
         for piece in result["caption" if "caption" in result else "answer"]:
@@ -58,9 +59,9 @@ def _run_lines(
     failed = 0
     with tqdm(names, unit="image", disable=None) as progress:  # None: no bar where stderr is no terminal
         for name in progress:
-            line: dict[str, Any] = {"image": name}
+            line: dict[str, Any] = {"image": short_name(name)}
             try:
-                image = read(name, limits)
+                image = read(name, limits, allow_urls=options.allow_urls)
                 result = _ask(model, options, image, form)
                 line.update(_plain(result))
                 if result.truncated:
@@ -70,7 +71,7 @@ def _run_lines(
             # Failures of this image only: others, such as a wrong setting, would occur for every image.
             except (ImageError, CapacityError, TruncatedError, OSError) as error:
                 failed += 1
-                line = {"image": name, "error": {"type": type(error).__name__, "message": str(error)}}
+                line = {"image": short_name(name), "error": {"type": type(error).__name__, "message": str(error)}}
             with tqdm.external_write_mode(file=sys.stdout):  # the bar and the lines may share a terminal
                 print(to_json(line), flush=True)
     if failed:
@@ -135,7 +136,7 @@ class PlotTarget:
         self._out = Path(out)
         self._command = command
         self._is_folder = several or self._out.is_dir()
-        self._taken = {Path(source).resolve() for source in sources if source != STDIN}
+        self._taken = {Path(short_name(source)).resolve() for source in sources if source != STDIN}
         suffix = self._out.suffix.lower()
         if self._is_folder:
             if self._out.exists() and not self._out.is_dir():
@@ -148,7 +149,7 @@ class PlotTarget:
     def save(self, image: Image.Image, source: str) -> Path:
         path = self._out
         if self._is_folder:  # a new name, also for images of the same name in different folders
-            stem = f"{'stdin' if source == STDIN else Path(source).stem}-{self._command}"
+            stem = f"{'stdin' if source == STDIN else Path(short_name(source)).stem}-{self._command}"
             files = (self._out / f"{stem}{end}.png" for end in chain([""], map("-{}".format, count(2))))
             path = next(file for file in files if file.resolve() not in self._taken)
             self._taken.add(path.resolve())

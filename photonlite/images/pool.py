@@ -30,10 +30,11 @@ from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.decode import decoded_bytes, file_bytes, load_image, rgb_bytes
+from photonlite.images.fetch import ImageFetcher
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.packing import pack_image
 from photonlite.images.resize import RunTasks, Task, run_in_turn
-from photonlite.images.source import DecodedImage, ImageSource
+from photonlite.images.source import DecodedImage, ImageSource, is_url
 from photonlite.images.thumbnail import make_thumbnail
 from photonlite.sequence import UncutImage
 
@@ -47,7 +48,8 @@ class ImagePool:
     """Threads that decode, hash and cut images.
 
     With `packs`, the device makes the crops. `on_ready` is called on a thread of the pool when requested crops are
-    ready, or cannot be cut. `decoder` decodes image files in other processes, and is closed with the pool.
+    ready, or cannot be cut. `decoder` decodes image files in other processes, `fetcher` fetches URLs, which are refused
+    without one; both are closed with the pool.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class ImagePool:
         packs: bool = False,
         on_ready: Callable[[], None] = lambda: None,
         decoder: DecodePool | None = None,
+        fetcher: ImageFetcher | None = None,
     ) -> None:
         self._spec = spec
         self._limits = limits
@@ -69,12 +72,17 @@ class ImagePool:
         self._ahead_lock = threading.RLock()  # finalizers take bytes back whenever memory is collected
         self.on_ready = on_ready
         self._decoder = decoder
+        self._fetcher = fetcher
         # Threads that wait for a decoding process come on top: they do no work.
         waiting = 0 if decoder is None else decoder.most_running
         self._threads = ThreadPoolExecutor(threads + waiting, thread_name_prefix="photonlite-images")
         self._working = min(threads, os.cpu_count() or 1)
         self._run_tasks = partial(share_tasks, self._threads, self._working - 1)
         self._urgent: deque[Callable[[], None]] = deque()
+
+    def fetch(self, source: ImageSource) -> "Future[bytes] | None":
+        """Fetch a source that is a URL, where that is allowed; None for other sources, and where it is not."""
+        return self._fetcher.submit(source) if self._fetcher is not None and is_url(source) else None
 
     def decoded_bytes(self, source: ImageSource) -> int:
         """Return an image's bytes in RGB, from its header; 0 where this process cannot, or must not, read it."""
@@ -124,6 +132,8 @@ class ImagePool:
         """Refuse further jobs, and wait until the submitted ones are done."""
         if self._decoder is not None:
             self._decoder.close()
+        if self._fetcher is not None:
+            self._fetcher.close()
         self._threads.shutdown()
 
     def cut(self, image: Image.Image) -> ImageCrops | UncutImage:

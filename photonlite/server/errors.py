@@ -59,6 +59,8 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.ImageTooLargeError, 413, "image_too_large"),
     (errors.ImageTimeoutError, 400, "image_too_costly"),
     (errors.ImageBusyError, 429, "images_busy"),
+    (errors.ImageUrlError, 422, "remote_image_refused"),
+    (errors.ImageFetchError, 422, "image_fetch_failed"),
     (errors.ImageError, 400, "invalid_image"),
     (errors.PromptError, 422, "invalid_prompt"),
     (errors.SettingsError, 422, "invalid_settings"),

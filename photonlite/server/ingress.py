@@ -9,7 +9,8 @@ from typing import Any
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
-from photonlite.errors import DeadlineError
+from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError
+from photonlite.images.fetch import fetch
 from photonlite.images.source import is_url
 from photonlite.server.bodies.reading import media_type, read_body
 from photonlite.server.calls import Call, ServedModel, ask_model, bounded
@@ -20,7 +21,6 @@ from photonlite.server.limits import callers
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter, try_later
 from photonlite.server.limits.turns import EngineTurns, Kind, Turn, kind_of
-from photonlite.server.transport.fetch import fetch
 from photonlite.server.transport.logs import count_tokens, request_id
 from photonlite.server.transport.streams import ClientWatch, WatchedStream
 
@@ -88,10 +88,10 @@ class Ingress:
         return value
 
     async def load_image(self, value: str | bytes, permit: Permit) -> bytes:
-        """Return the bytes of an image, which may also be a URL; raises as `image` and `fetch`, and 429."""
+        """Return the bytes of an image, which may also be a URL; raises as `image`, 422 for a URL, and 429."""
         with Hold(permit) as hold:
             if isinstance(value, str) and is_url(value):
-                data = self.image(await fetch(value, self.config, hold.resize))
+                data = self.image(await self._fetch(value, hold))
                 hold.resize(len(data))
             else:
                 text_bytes = len(value) if isinstance(value, str) else 0
@@ -101,6 +101,20 @@ class Ingress:
                 hold.resize(len(data) + text_bytes)
             hold.keep()
         return data
+
+    async def _fetch(self, url: str, hold: Hold) -> bytes:
+        config = self.config
+        if not config.url_hosts:
+            message = "images are not fetched from URLs: send image_url as data:image/jpeg;base64,..."
+            raise HttpError(422, message, code="remote_image_refused")
+        most, longest = config.max_body_bytes, config.body_timeout_s
+        try:
+            return await fetch(url, max_bytes=most, timeout_s=longest, hosts=config.url_hosts, hold=hold.resize)
+        except ImageTooLargeError as cause:
+            raise HttpError(413, str(cause), code="image_too_large", limit="max_body_bytes") from cause
+        except ImageFetchError as cause:
+            limit = "body_timeout_s" if isinstance(cause.__cause__, TimeoutError) else None
+            raise HttpError(422, str(cause), code="image_fetch_failed", limit=limit) from cause
 
     def check_model(self, name: str | None) -> None:
         if name not in (None, self.model.name, *self.config.model_aliases):

@@ -98,6 +98,8 @@ class Threads:
         assert self.arrived.acquire(timeout=GUARD)
         (self.urgent or self.jobs).pop(0)()
 
+    def fetch(self, image: "Source") -> None: ...
+
     def decoded_bytes(self, image: "Source") -> int:
         image.measured += 1
         return BYTES

@@ -1,3 +1,4 @@
+import base64
 import io
 import os
 from argparse import Namespace
@@ -8,10 +9,10 @@ import pytest
 from PIL import Image
 
 from photonlite.cli import inputs
-from photonlite.cli.inputs import check_text, expand, read, read_form
+from photonlite.cli.inputs import check_text, expand, read, read_form, short_name
 from photonlite.cli.parser import parse
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageTooLargeError, InputError
+from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageTooLargeError, ImageUrlError, InputError
 
 
 class Stdin(io.TextIOWrapper):
@@ -133,6 +134,42 @@ def test_without_a_form_the_answer_is_plain_text() -> None:
     assert read_arguments() == {}
 
 
+def test_retries_belong_to_the_form(tmp_path: Path) -> None:
+    assert read_arguments("--regex", "a+", "--retries", "2") == {"regex": "a+", "retries": 2}
+    assert read_arguments("--retries", "1") == {"retries": 1}
+
+
+def test_urls_and_data_uris_are_neither_folders_nor_patterns() -> None:
+    uri, url = "data:image/png;base64," + "A" * 5000, "https://a.example/[a]?b=*"
+    assert expand([uri]) == ([uri], False)
+    assert expand([url]) == ([url], False)
+    assert (short_name(uri), short_name(url)) == ("data-uri", url)
+
+
+def test_a_data_uri_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (4, 3), "navy").save(path)
+    uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    assert read(uri, ImageLimits()).tobytes() == read(str(path), ImageLimits()).tobytes()
+
+
+def test_a_url_is_fetched_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (4, 3), "navy").save(path)
+    asked = []
+
+    def fetch(url: str, max_bytes: int) -> bytes:
+        asked.append((url, max_bytes))
+        return path.read_bytes()
+
+    monkeypatch.setattr(inputs, "fetch_now", fetch)
+    url = "https://a.example/a.png"
+    with pytest.raises(ImageUrlError, match="--allow-urls"):
+        read(url, ImageLimits())
+    assert read(url, ImageLimits(max_bytes=5000), allow_urls=True).size == (4, 3)
+    assert asked == [(url, 5000)]
+
+
 def test_choices_are_separated_by_commas() -> None:
     assert read_arguments("--choices", "yes, no,red apple") == {"choices": ["yes", "no", "red apple"]}
 
@@ -181,7 +218,7 @@ def test_an_unreadable_schema_is_named_in_the_error(
         Path(source).write_bytes(content)
 
     with pytest.raises(InputError, match=words) as caught:
-        read_form(Namespace(schema=source, choices=None, regex=None))
+        read_form(Namespace(schema=source, choices=None, regex=None, retries=0))
 
     assert source in str(caught.value)
 
@@ -189,4 +226,4 @@ def test_an_unreadable_schema_is_named_in_the_error(
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")
 def test_an_endless_schema_file_is_refused() -> None:
     with pytest.raises(InputError, match="over 1048576 bytes"):
-        read_form(Namespace(schema="/dev/zero", choices=None, regex=None))
+        read_form(Namespace(schema="/dev/zero", choices=None, regex=None, retries=0))

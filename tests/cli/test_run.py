@@ -1,3 +1,4 @@
+import base64
 import io
 import json
 import sys
@@ -39,6 +40,29 @@ def test_a_typed_answer_is_printed_as_plain_json_values(
 
     assert fake.forms == [{"schema": '{"type": "object"}'}]
     assert json.loads(capsys.readouterr().out) == {"answer": {"count": 2}}
+
+
+def test_urls_are_fetched_with_a_flag(
+    fake: FakeModel, image: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("photonlite.cli.inputs.fetch_now", lambda url, most: Path(image).read_bytes())
+    url, plot = "https://a.example/cup.png?size=2", tmp_path / "out"
+
+    assert main(["detect", url, "mug"]) == 2
+    assert "--allow-urls" in capsys.readouterr().err
+    assert main(["detect", url, "mug", "--allow-urls", "--json", "--plot", str(plot / "a.png")]) == 0
+    [line] = lines(capsys)
+    assert line["image"] == url
+    assert main(["detect", url, image, "mug", "--allow-urls", "--plot", str(plot)]) == 0
+    assert [line["image"] for line in lines(capsys)] == [url, image]
+
+
+def test_a_data_uri_is_not_printed(fake: FakeModel, image: str, tmp_path: Path, capsys: Captured) -> None:
+    uri = "data:image/png;base64," + base64.b64encode(Path(image).read_bytes()).decode()
+
+    assert main(["detect", uri, uri, "mug", "--plot", str(tmp_path)]) == 0
+    assert [line["image"] for line in lines(capsys)] == ["data-uri"] * 2
+    assert sorted(path.name for path in tmp_path.glob("data*")) == ["data-uri-detect-2.png", "data-uri-detect.png"]
 
 
 def test_an_unreadable_schema_is_reported_before_the_model_is_loaded(

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 from starlette.requests import Request
 
+from photonlite.errors import ImageFetchError, ImageTooLargeError, ImageUrlError
 from photonlite.images.memory import needed_bytes
 from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
@@ -280,6 +281,33 @@ def test_a_url_is_fetched_only_where_its_host_is_named() -> None:
             for url in ("https://other.example/a.png", "http://images.example/a.png"):
                 error = await refusal(door.load_image(url, permit))
                 assert (error.status, error.code) == (422, "remote_image_refused")
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code", "flag"),
+    [
+        (ImageUrlError("private"), 422, "remote_image_refused", None),
+        (ImageFetchError("gone"), 422, "image_fetch_failed", None),
+        (ImageTooLargeError("large"), 413, "image_too_large", "--max-body-mb"),
+    ],
+)
+def test_what_went_wrong_at_an_image_host_is_told(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, status: int, code: str, flag: str | None
+) -> None:
+    async def fetch(url: str, **options: Any) -> bytes:
+        assert (options["hosts"], options["max_bytes"]) == (("images.example",), 77)
+        assert options.get("redirects", 0) == 0
+        raise raised
+
+    async def main() -> None:
+        monkeypatch.setattr("photonlite.server.ingress.fetch", fetch)
+        door = ingress(url_hosts=("images.example",), max_body_bytes=77)
+        async with await door.admit(request()) as permit:
+            error = await refusal(door.load_image("https://images.example/a.png", permit))
+            assert (error.status, error.code) == (status, code)
+            assert flag is None or flag in error.message
 
     run(main())
 

@@ -52,4 +52,32 @@ MUTANTS = [
         "",
         "tests/engine/test_interleavings.py",
     ),
+    Mutant(
+        "URLs: where a host redirects to is not checked",
+        "images/fetch.py",
+        "                parts = check_url(url, hosts)\n",
+        "                parts = check_url(url, hosts) if left == redirects else urlsplit(url)\n",
+        "tests/images/test_fetch.py",
+    ),
+    Mutant(
+        "URLs: one public address is enough",
+        "images/fetch.py",
+        "not all(map(is_public, addresses))",
+        "not any(map(is_public, addresses))",
+        "tests/images/test_fetch.py",
+    ),
+    Mutant(
+        "URLs: any model fetches them",
+        "api/session.py",
+        "ImageFetcher(limits.max_bytes) if allow_urls else None",
+        "ImageFetcher(limits.max_bytes)",
+        "tests/images/test_fetch.py",
+    ),
+    Mutant(
+        "tensors: channels last where both ends may be channels",
+        "images/tensors.py",
+        "if first else array",
+        "if first and not last else array",
+        "tests/images/test_tensors.py",
+    ),
 ]
