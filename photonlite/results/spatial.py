@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
@@ -13,7 +14,7 @@ from photonlite.errors import InputError
 from photonlite.images.source import ImageSource
 from photonlite.results.base import Metrics, SkillResult
 from photonlite.results.drawing.shapes import draw_items
-from photonlite.results.drawing.style import Style, open_image
+from photonlite.results.drawing.style import Style, label_colors, open_image
 from photonlite.results.export import (
     box_of,
     coco_annotations,
@@ -108,7 +109,8 @@ class SpatialBase(SkillResult, Generic[Kind]):
         canvas = open_image(image)
         items = self._items_in(*canvas.size)
         style = Style.of(canvas.size, count=len(items), line_width=line_width, font_size=font_size, font=font)
-        draw_items(canvas, items, style, labels=labels, scores=scores, colors=colors)
+        # By the names asked for: a name has one colour in all frames of a video.
+        draw_items(canvas, items, style, label_colors(self.classes(), colors), labels=labels, scores=scores)
         return canvas
 
     def to_pixels(self, width: int, height: int) -> Self:
@@ -138,9 +140,9 @@ class SpatialBase(SkillResult, Generic[Kind]):
         Raises:
             InputError: `min_score` is not a number from 0 to 1, or `max` is not a whole number of at least 0.
         """
-        if min_score is not None and not (isinstance(min_score, int | float) and 0 <= min_score <= 1):
+        if min_score is not None and not (isinstance(min_score, Real) and 0 <= min_score <= 1):
             raise InputError(f"min_score is {min_score!r:.60}: give a number from 0 to 1")
-        if max is not None and not (isinstance(max, int) and max >= 0):
+        if max is not None and not (isinstance(max, Integral) and max >= 0):
             raise InputError(f"max is {max!r:.60}: give a whole number of at least 0")
         wanted = {labels} if isinstance(labels, str) else None if labels is None else set(labels)
         items = [

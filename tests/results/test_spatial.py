@@ -3,6 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from photonlite import to_coco
 from photonlite.errors import InputError
@@ -50,6 +51,7 @@ def test_filters_keep_the_order_and_what_the_result_is():
     assert found.filter(labels=["pen", "cup"]).labels == ["pen"]
     assert found.filter(max=0).objects == []
     assert found.filter(labels="pen").class_ids.tolist() == [2]
+    assert found.filter(min_score=np.float32(0.5), max=np.int64(1)).scores.tolist() == [0.9]
     assert found.filter() == found
     assert len(found.objects) == 4
 
@@ -77,6 +79,18 @@ def test_class_ids_of_a_sum_follow_its_names():
     pens = Detections([{**box("pen", 0.5), "class_id": 0}, {**box("cup", 0.4), "class_id": 1}], names=("pen", "cup"))
     assert [item.class_id for item in (cups + pens).objects] == (cups + pens).class_ids.tolist() == [0, 2, 0]
     assert pens.objects[0].class_id == 0
+
+
+def test_a_name_keeps_its_colour_where_others_are_not_found():
+    both = Detections([box("cup", 0.5), box("mug", 0.4, 0.5)], names=("cup", "mug"))
+
+    def colors(result):
+        pixels = np.asarray(result.plot(Image.new("RGB", (200, 100)), labels=False))
+        return set(map(tuple, pixels.reshape(-1, 3).tolist()))
+
+    cup, mug = (colors(both.filter(labels=label)) for label in ("cup", "mug"))
+    assert cup != mug
+    assert cup | mug == colors(both)
 
 
 def test_a_sum_has_the_units_of_its_first_part():

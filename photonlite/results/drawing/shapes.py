@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageDraw
 
 from photonlite.results.drawing.labels import Label, draw_labels, one_line
-from photonlite.results.drawing.style import BLACK, WHITE, Color, PixelBox, Style, label_colors
+from photonlite.results.drawing.style import BLACK, WHITE, Color, PixelBox, Style
 from photonlite.results.export import box_of, label_of, segment_rings
 from photonlite.results.rings import XY, Ring, fill_mask
 
@@ -29,16 +29,15 @@ def draw_items(
     image: Image.Image,
     items: Sequence[Mapping[str, Any]],
     style: Style,
+    colors: Mapping[str, Color],
     *,
     labels: bool,
     scores: bool,
-    colors: str | Mapping[str, str] | None,
 ) -> None:
     """Draw items with coordinates in pixels: shapes first, the largest below, then labels above all of them."""
-    palette = label_colors(map(label_of, items), colors)
     wanted = []
     for item in sorted(items, key=_area, reverse=True):
-        color = palette[label_of(item)]
+        color = colors[label_of(item)]
         top = _draw_item(image, item, color, style)
         texts = _texts(item, scores)
         if texts:
