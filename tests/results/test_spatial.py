@@ -82,7 +82,7 @@ def test_class_ids_of_a_sum_follow_its_names():
 
 
 def test_a_name_keeps_its_colour_where_others_are_not_found():
-    both = Detections([box("cup", 0.5), box("mug", 0.4, 0.5)], names=("cup", "mug"))
+    both = Detections([{**box("cup", 0.5), "x_max": 0.375}, box("mug", 0.4, 0.5)], names=("cup", "mug"))
 
     def colors(result):
         pixels = np.asarray(result.plot(Image.new("RGB", (200, 100)), labels=False))
