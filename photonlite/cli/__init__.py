@@ -15,6 +15,7 @@ from photonlite.cli.parser import parse
 from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
 from photonlite.cli.serve import run_server
+from photonlite.cli.video import is_video, run_video
 from photonlite.errors import PhotonliteError
 
 BAD_INPUT = 2
@@ -48,5 +49,7 @@ def _run(arguments: list[str]) -> int:
         options = parse(arguments)
     except SystemExit:  # argparse has printed the help or the version
         return 0
+    if is_video(options):
+        return run_video(options)
     commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}
     return commands.get(options.command, run_skill)(options)

@@ -24,6 +24,7 @@ SUMMARIES = {
 # Name of the last argument of a skill; caption takes images only.
 TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QUESTION"}
 SPATIAL = ("detect", "point", "segment")
+TRACK = "give objects ids that they keep from frame to frame (needs photonlite[track])"
 SKILLS = (*SPATIAL, "caption", "query")
 
 EXAMPLES = {
@@ -33,6 +34,8 @@ EXAMPLES = {
   photonlite detect desk.png --object banana --object cup --min-score 0.5
   photonlite detect photos/ "teddy bear" --plot boxes/ > boxes.jsonl
   photonlite detect "photos/*.jpg" dog --max-objects 5
+  photonlite detect clip.mp4 --object ball --track --output found.mp4
+  photonlite detect frames/ --object ball --every 5 --output found.mp4 --json > found.jsonl
   curl --silent https://example.com/desk.png | photonlite detect - banana""",
     "point": """\
   photonlite point desk.png key
@@ -121,6 +124,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     if command in (*SKILLS, "export"):
         last = f"; the last argument is the {text.lower()}" if text else ""
         source = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
+        source += "; or a video, by itself" if command in SPATIAL else ""
         parser.add_argument("images", nargs="+", metavar=images, help=source + last)
     if command != "models":
         group = parser.add_argument_group("model")
@@ -162,6 +166,7 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
     if command in SPATIAL:
         parser.set_defaults(stream=False)
         _add_search(parser, "; then every argument is an image")
+        _add_video_options(parser)
     else:
         parser.add_argument("--stream", action="store_true", help="plain text as it is generated, of one image")
     _add_settings(parser, objects=command in SPATIAL)
@@ -184,8 +189,7 @@ def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     _add_search(parser, "")
     parser.add_argument("--question", help="what to answer, for the task query")
     parser.add_argument("--length", choices=("short", "normal", "long"), help="of a caption")
-    track = "give objects ids that they keep from frame to frame (needs photonlite[track])"
-    parser.add_argument("--track", action="store_true", help=track)
+    parser.add_argument("--track", action="store_true", help=TRACK)
     group = parser.add_argument_group("time")
     group.add_argument("--rate", type=float, metavar="HZ", help="frames per second (default: the source's own)")
     group.add_argument("--duration", type=float, metavar="S", help="seconds; a shorter source is repeated")
@@ -195,6 +199,15 @@ def _add_realtime_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--output", metavar="OUT", help="the answered frames, drawn: .gif, .webp, or .mp4 and .avi")
     group.add_argument("--plain", action="store_true", help="a line each second in place of the live view")
     _add_settings(parser, objects=True)
+
+
+def _add_video_options(parser: argparse.ArgumentParser) -> None:
+    about = "For a video (needs photonlite[video]), an animation or a folder of frames."
+    group = parser.add_argument_group("video", about)
+    group.add_argument("--output", metavar="OUT", help="the frames, drawn, with the sound: .mp4, .mkv, .webm, ...")
+    group.add_argument("--every", type=int, metavar="N", help="ask about every N-th frame; others show its objects")
+    group.add_argument("--track", action="store_true", help=TRACK)
+    group.add_argument("--rate", type=float, metavar="HZ", help="frames per second of a folder or an animation")
 
 
 def _add_search(parser: argparse.ArgumentParser, note: str, *, required: bool = False) -> None:

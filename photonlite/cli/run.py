@@ -36,7 +36,7 @@ def run_skill(options: argparse.Namespace) -> int:
         return _run_lines(options, names, plot, form)
     # Before the model is loaded: a bad image is reported at once.
     image = read(names[0], ImageLimits.from_env(), allow_urls=options.allow_urls)
-    result = _ask(load_model(options), options, image, form)
+    result = ask_model(load_model(options), options, image, form)
     if options.stream:
         for piece in result["caption" if "caption" in result else "answer"]:
             print(piece, end="", flush=True)
@@ -62,7 +62,7 @@ def _run_lines(
             line: dict[str, Any] = {"image": short_name(name)}
             try:
                 image = read(name, limits, allow_urls=options.allow_urls)
-                result = _ask(model, options, image, form)
+                result = ask_model(model, options, image, form)
                 line.update(_plain(result))
                 if result.truncated:
                     line["truncated"] = True
@@ -101,7 +101,7 @@ def load_model(options: argparse.Namespace) -> "photonlite.VisionModel":
     return photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
 
 
-def _ask(model: Any, options: argparse.Namespace, image: Image.Image, form: Mapping[str, Any]) -> Any:
+def ask_model(model: Any, options: argparse.Namespace, image: Any, form: Mapping[str, Any]) -> Any:
     more = {"settings": given_settings(options) or None, "strict": options.strict, **given_search(options)}
     if options.command in ("caption", "query"):
         more["stream"] = options.stream

@@ -44,6 +44,7 @@ class Frames:
     play: Callable[[], Iterator[Any]] = field(repr=False)  # from the start
     rate: float | None  # frames per second; None where they come at their own pace
     repeatable: bool  # whether playing again gives the same frames again
+    count: int | None = None  # files in a folder
 
 
 def open_source(source: Source) -> Frames:
@@ -99,7 +100,9 @@ def _open_folder(folder: Path) -> Frames:
         kinds = " ".join(sorted(IMAGES))
         raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: these kinds are played: {kinds}")
     rate = _rate_of(paths[0]) if len(paths) == 1 else DEFAULT_RATE
-    return Frames(lambda: (frame for path in paths for frame in _frames_of(path)), rate, repeatable=True)
+    return Frames(
+        lambda: (frame for path in paths for frame in _frames_of(path)), rate, repeatable=True, count=len(paths)
+    )
 
 
 def _frames_of(path: Path) -> Iterator[Image.Image | str]:

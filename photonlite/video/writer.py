@@ -51,11 +51,13 @@ class VideoWriter:
         InputError: The file cannot be written, or its name is not that of a video.
 
     Attributes:
+        frames: How many were written.
         silenced: Formats of sound that the file's kind cannot hold; they are left out.
     """
 
     def __init__(self, path: Path, rate: float, *, sound_of: Path | None = None) -> None:
         check_output(path)
+        self.frames = 0
         self.silenced: list[str] = []
         self._path = path
         self._rate = Fraction(rate).limit_denominator(60_000)
@@ -83,6 +85,7 @@ class VideoWriter:
             frame.pts = self._last = max(self._last + 1, round(time_s / self._base))
             frame.time_base = self._base
             self._container.mux(self._stream.encode(frame))
+            self.frames += 1
             if self._sound is not None:
                 self._sound.copy_until(time_s)
 

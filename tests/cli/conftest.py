@@ -16,6 +16,8 @@ BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
 class FakeModel:
     """Finds one object in the middle of every image and records its calls."""
 
+    max_batch = 2
+
     def __init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []
         self.asked: list[tuple[Any, ...]] = []

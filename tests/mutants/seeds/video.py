@@ -4,6 +4,20 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "the frames of a film pile up in memory",
+        "video/answers.py",
+        "                room.acquire()\n",
+        "",
+        "tests/video/test_answers.py",
+    ),
+    Mutant(
+        "frames between answers are asked about as well",
+        "video/answers.py",
+        "number % every == 0",
+        "True",
+        "tests/video/test_answers.py",
+    ),
+    Mutant(
         "a video that was cut off looks whole",
         "video/reader.py",
         "now + 2 * step + _LOST_S < duration",

@@ -199,3 +199,10 @@ def test_errors_are_typed(tmp_path):
         result.plot(tmp_path / "nowhere.png")
     with pytest.raises(InputError, match="colour"):
         Detections([box(0, 0, 1, 1)]).plot(gray(100, 100), colors={"mug": "mauvish"})
+
+
+def test_a_name_keeps_its_colour_where_others_are_not_found():
+    found = Detections([box(0.25, 0.2, 0.75, 0.8, label="key")], names=("mug", "key"))
+    where = has_color(found.plot(gray(200, 100), labels=False), np.array(PALETTE[1]))
+
+    assert where.any()

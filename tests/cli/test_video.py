@@ -1,0 +1,228 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from PIL import Image
+
+from photonlite.cli import main, video
+from photonlite.cli.video import open_footage
+from photonlite.errors import ImageError
+from photonlite.video.reader import video_frames, video_info
+from tests.video.clips import make_clip, make_sound
+
+from .conftest import BOX, FakeModel
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> str:
+    return str(make_clip(tmp_path / "clip.mp4", frames=10, sound="aac"))
+
+
+def lines(capsys: Captured) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def kinds(path: Path) -> list[str]:
+    with av.open(str(path)) as container:
+        return [stream.type for stream in container.streams]
+
+
+def dark_clip(path: Path, frames: int = 10) -> str:
+    make_clip(path, frames, size=(128, 96))
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["detect", "point", "segment"])
+def test_a_video_gives_a_line_for_every_frame(fake: FakeModel, clip: str, capsys: Captured, command: str) -> None:
+    assert main([command, clip, "mug"]) == 0
+
+    printed = lines(capsys)
+    assert [line["frame"] for line in printed] == list(range(10))
+    assert [line["time_s"] for line in printed] == pytest.approx([number / 20 for number in range(10)])
+    assert all(len(line[{"detect": "objects"}.get(command, f"{command}s")]) == 1 for line in printed)
+
+
+def test_a_video_is_drawn_with_its_sound(fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "found.mp4"
+
+    assert main(["detect", clip, "--object", "mug", "--output", str(out)]) == 0
+
+    assert video_info(out).size == (64, 48)
+    assert len(list(video_frames(out))) == 10
+    assert kinds(out) == ["video", "audio"]
+    assert capsys.readouterr() == ("", f"drawn in {out}: 10 frames\n")
+
+
+def test_lines_and_a_drawn_video_at_once(fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["detect", clip, "mug", "--output", str(tmp_path / "found.mkv"), "--json"]) == 0
+
+    assert len(lines(capsys)) == 10
+
+
+def test_frames_between_show_the_objects_of_the_last_answer(fake: FakeModel, tmp_path: Path, capsys: Captured) -> None:
+    out = tmp_path / "found.mp4"
+    source = dark_clip(tmp_path / "clip.mp4")
+
+    assert main(["detect", source, "mug", "--every", "4", "--json", "--output", str(out)]) == 0
+
+    assert [line["frame"] for line in lines(capsys)] == [0, 4, 8]
+    assert len(fake.asked) == 3
+    plain = [int(frame.pixels[:, :, 1].max()) for frame in video_frames(Path(source))]
+    marked = [int(frame.pixels[:, :, 1].max()) for frame in video_frames(out)]
+    assert max(plain) < 60 < 100 < min(marked)  # the box and its label have green in them
+
+
+def test_objects_keep_their_ids(fake: FakeModel, clip: str, capsys: Captured) -> None:
+    assert main(["detect", clip, "mug", "--track"]) == 0
+
+    assert [line["objects"][0]["track_id"] for line in lines(capsys)] == [None] + [1] * 9
+
+
+def test_a_folder_of_frames_is_a_video(fake: FakeModel, tmp_path: Path, capsys: Captured) -> None:
+    folder, out = tmp_path / "frames", tmp_path / "found.mp4"
+    folder.mkdir()
+    for number in range(4):
+        Image.new("RGB", (64, 48), (60 * number, 0, 0)).save(folder / f"{number}.png")
+    (folder / "2.png").write_bytes(b"no image at all")
+    fake_detect = fake.detect
+
+    def detect(image: Any, *arguments: Any, **more: Any) -> Any:
+        if isinstance(image, str):
+            raise ImageError("not an image")
+        return fake_detect(image, *arguments, **more)
+
+    fake.detect = detect  # type: ignore[method-assign]
+
+    assert main(["detect", str(folder), "mug", "--rate", "10", "--output", str(out), "--json"]) == 2
+
+    out_text, err = capsys.readouterr()
+    printed = [json.loads(line) for line in out_text.splitlines()]
+    assert [line["time_s"] for line in printed] == [0, 0.1, 0.2, 0.3]
+    assert printed[2]["error"] == {"type": "ImageError", "message": "not an image"}
+    assert printed[3]["objects"] == [{**BOX, "label": "mug", "score": 0.5}]
+    assert len(list(video_frames(out))) == 3
+    assert "1 of 4 frames failed" in err
+
+
+def test_a_folder_without_options_of_videos_stays_a_folder_of_images(
+    fake: FakeModel, folder: Path, capsys: Captured
+) -> None:
+    main(["detect", str(folder), "mug"])
+
+    assert {"image"} <= set(lines(capsys)[0])
+
+
+def test_a_cut_off_video_is_answered_as_far_as_it_goes(fake: FakeModel, tmp_path: Path, capsys: Captured) -> None:
+    path, out = make_clip(tmp_path / "clip.mkv", frames=60), tmp_path / "found.mp4"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+
+    assert main(["detect", str(path), "mug", "--output", str(out)]) == 2
+
+    err = capsys.readouterr().err
+    frames = len(list(video_frames(out)))
+    assert 10 < frames < 50
+    assert f"drawn in {out}: {frames} frames" in err
+    assert "photonlite: error: the video" in err
+    assert "ends early" in err
+
+
+def test_an_interrupted_video_can_be_played(
+    fake: FakeModel, clip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, out = video._draw, tmp_path / "found.mp4"
+
+    def interrupted(writer: Any, frame: Any, found: Any) -> None:
+        draw(writer, frame, found)
+        if writer.frames == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(video, "_draw", interrupted)
+
+    assert main(["detect", clip, "mug", "--output", str(out)]) == 130
+    assert len(list(video_frames(out))) == 4
+
+
+def test_frames_of_another_size_fit_into_the_first(fake: FakeModel, tmp_path: Path) -> None:
+    folder, out = tmp_path / "frames", tmp_path / "found.mp4"
+    folder.mkdir()
+    for number, size in enumerate(((64, 48), (48, 64), (640, 480))):
+        Image.new("RGB", size, "navy").save(folder / f"{number}.png")
+
+    assert main(["detect", str(folder), "mug", "--output", str(out)]) == 0
+    assert [frame.pixels.shape for frame in video_frames(out)] == [(48, 64, 3)] * 3
+
+
+def test_sound_that_does_not_fit_is_reported(fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured) -> None:
+    assert main(["detect", clip, "mug", "--output", str(tmp_path / "found.webm")]) == 0
+
+    assert ".webm cannot hold the sound (aac): end the name in .mkv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["detect", "{clip}", "{clip}", "mug"], "2 sources were given"),
+        (["detect", "{clip}", "mug", "--plot", "out.png"], "name a video with --output"),
+        (["detect", "{clip}", "mug", "--every", "0"], "--every is 0"),
+        (["detect", "{clip}", "mug", "--rate", "10"], "a video has its own times"),
+        (["detect", "{folder}", "mug", "--rate", "nan"], "--rate is nan"),
+        (["detect", "{clip}", "mug", "--output", "{clip}"], "would overwrite the video itself"),
+        (["detect", "{clip}", "mug", "--output", "{folder}/out.txt"], "does not end as a video does"),
+        (["detect", "{clip}", "mug", "--output", "{clip}/out.mp4"], "cannot be written"),
+        (["detect", "{folder}/missing.mp4", "mug"], "there is no source"),
+        (["detect", "{folder}/bad.mp4", "mug"], "cannot be read as a video"),
+        (["detect", "{folder}/sound.mp4", "mug"], "holds no video"),
+        (["detect", "rtsp://camera/1", "mug"], "photonlite realtime --source rtsp://camera/1"),
+    ],
+)
+def test_what_cannot_work_is_reported_before_the_model_is_loaded(
+    fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured, arguments: list[str], message: str
+) -> None:
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    Image.new("RGB", (64, 48)).save(folder / "a.png")
+    (folder / "bad.mp4").write_bytes(b"no video at all")
+    make_sound(folder / "sound.mp4")
+
+    assert main([argument.format(clip=clip, folder=folder) for argument in arguments]) == 2
+
+    assert message in capsys.readouterr().err
+    assert fake.loaded == []
+
+
+@pytest.mark.parametrize(("package", "extra", "option"), [("av", "video", "--json"), ("trackers", "track", "--track")])
+def test_a_missing_package_is_named_with_its_extra(
+    fake: FakeModel,
+    clip: str,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    extra: str,
+    option: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+
+    assert main(["detect", clip, "mug", option]) == 2
+    assert f"pip install 'photonlite[{extra}]'" in capsys.readouterr().err
+    assert fake.loaded == []
+
+
+def test_frames_in_memory_are_bounded_by_their_size() -> None:
+    model = FakeModel()
+    small, large = (video.Footage(iter(()), 30, None, size, None) for size in (1000, 200 << 20))
+
+    assert video._window(model, small, every=5) == 20
+    assert video._window(model, large, every=5) == 2
+
+
+def test_a_film_is_not_read_before_it_is_answered(tmp_path: Path) -> None:
+    footage = open_footage(dark_clip(tmp_path / "clip.mp4", frames=30), None)
+
+    assert (footage.rate, footage.total, footage.frame_bytes) == (20, 30, 128 * 96 * 3)
+    assert next(footage.frames).time_s == 0
