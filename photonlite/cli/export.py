@@ -19,6 +19,7 @@ from photonlite.cli.parser import given_search, given_settings
 from photonlite.cli.run import import_extra, load_model
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
+from photonlite.images.source import is_data_uri, is_url
 from photonlite.results import Detections, Segments
 
 _MISSING: Final = (
@@ -32,8 +33,8 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the data set and list the images that failed; returns 2 if there are any."""
     supervision = import_extra("supervision", _MISSING)
     names, _ = expand(options.images)
-    if STDIN in names:
-        raise InputError("export copies the images: give files, folders or globs in place of -")
+    if any(name == STDIN or is_url(name) or is_data_uri(name) for name in names):
+        raise InputError("export copies the images: give files, folders or globs in place of -, URLs and data URIs")
     folder = _new_folder(options)
     failures: dict[str, Exception] = _doubles(names)
     names = [name for name in names if name not in failures]

@@ -127,6 +127,8 @@ def test_a_limit_that_cut_lists_short_is_reported(finder: Finder, capsys: Captur
         (["photos", "--format", "coco"], "required: --object"),
         (["photos", "--object", "cup", "--format", "coco", "--output", "photos"], "there is something already"),
         (["-", "--object", "cup", "--format", "coco"], "in place of -"),
+        (["https://a.example/b.png", "--object", "cup", "--format", "coco"], "in place of -, URLs and data URIs"),
+        (["data:image/png;base64,AA==", "--object", "cup", "--format", "coco"], "in place of -, URLs and data URIs"),
         (["photos", "--object", "cup", "--format", "voc"], "invalid choice"),
     ],
 )
