@@ -87,4 +87,11 @@ MUTANTS = [
         "",
         "tests/results/drawing/test_labels.py",
     ),
+    Mutant(
+        "rows of a ROS image are read without their padding",
+        "ros.py",
+        "padded.reshape(height, step)[:, :row]",
+        "padded[: height * row]",
+        "tests/test_ros.py",
+    ),
 ]
