@@ -1,6 +1,7 @@
 """The playground in a real browser: Debian's Chromium, headless, against a real server with a fake model."""
 
 import io
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 SIZE = (600, 400)
 GREY = (90, 90, 90)
-BLUE = (61, 116, 255)
+BLUE = (43, 98, 227)
 METRICS = Metrics(0.001, 0.002, 0.003, 0.004, prompt_tokens=740, output_tokens=3)
 
 
@@ -301,7 +302,7 @@ def test_an_example_brings_its_word(page: Page) -> None:
 
     page.run()
 
-    assert page.arguments() == {"object": "banana"}
+    assert page.arguments() == {"object": ["banana", "cup", "apple"]}
 
 
 @pytest.mark.long
@@ -451,6 +452,7 @@ def test_everything_works_from_the_keyboard(page: Page, image: Path) -> None:
 
     page.until(lambda: page["timings"].is_displayed())
     assert page.arguments() == {"object": "mug", "spatial_refs": [[0.52, 0.48]]}
+    press(page, "#min-score", Keys.TAB)
     press(page, "#items button", Keys.TAB)
     assert page.all(".mark.active")
 
@@ -493,20 +495,24 @@ def test_nothing_is_wider_than_the_screen(page: Page, image: Path, width: int) -
     page.fake.results["detect"] = objects(*[(0.1, 0.1, 0.2, 0.2)] * 3)
     resize(page.driver, width, 740)
 
-    detect(page, image, "a mug with a very long name, " * 8)
+    detect(page, image, "a mug with a very long name " * 8 + ", cup")
 
     assert page.script("return document.scrollingElement.scrollWidth") <= width
 
 
 def test_motion_is_left_out_where_it_is_unwanted(page: Page) -> None:
-    def emulate(value: str) -> str:
-        features = [{"name": "prefers-reduced-motion", "value": value}]
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    def duration(motion: str) -> str:
+        emulate(page, {"prefers-reduced-motion": motion})
         return str(page.script("return getComputedStyle(document.getElementById('run')).transitionDuration"))
 
-    moving = emulate("no-preference")
+    moving = duration("no-preference")
 
-    assert (moving == "0s", emulate("reduce")) == (False, "0s")
+    assert (moving == "0s", duration("reduce")) == (False, "0s")
+
+
+def emulate(page: Page, media: dict[str, str]) -> None:
+    features = [{"name": name, "value": value} for name, value in media.items()]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 @pytest.mark.long
@@ -514,7 +520,7 @@ def test_motion_is_left_out_where_it_is_unwanted(page: Page) -> None:
 def test_copied_curl_asks_the_same(page: Page, tmp_path: Path) -> None:
     path = tmp_path / 'it\'s; a, "mug".png'
     Image.new("RGB", SIZE, GREY).save(path)
-    detect(page, path, "@it's a $HOME mug; type=x")
+    detect(page, path, "@it's a $HOME mug; type=x, cup")
 
     command = page["code-text"].text
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, capture_output=True, timeout=GUARD)
@@ -541,6 +547,22 @@ def test_copied_python_asks_the_same(page: Page, image: Path, monkeypatch: pytes
 
 
 @pytest.mark.long
+def test_copied_code_keeps_several_names_and_the_minimum_score(
+    page: Page, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("requests", reason="the copied code uses requests")
+    detect(page, image, 'mug, "cup"')
+    slide(page, 0.4)
+    assert "--form-string 'min_score=0.4'" in page["code-text"].text
+    page["code-python"].click()
+
+    monkeypatch.chdir(image.parent)
+    exec(compile(page["code-text"].text, "copied", "exec"), {})
+
+    assert page.arguments() == {"object": ["mug", '"cup"'], "min_score": 0.4}
+
+
+@pytest.mark.long
 def test_the_answer_can_be_copied_as_json(page: Page, image: Path) -> None:
     detect(page, image)
     page["code-json"].click()
@@ -564,6 +586,178 @@ def test_the_page_says_when_the_server_is_gone(driver: webdriver.Chrome, image: 
 
     assert page.errors() == {"run-error": "The server cannot be reached. Check that it runs, and try again."}
     page.until(lambda: page["ready"].text == "Offline")
+
+
+def labelled(*names: str) -> Detections:
+    """One box for each name, with scores of 0.9, 0.7, 0.5 and so on."""
+    found = objects(*[(0.1 * index, 0.2, 0.1 * index + 0.08, 0.6) for index in range(len(names))])
+    for index, (item, name) in enumerate(zip(found["objects"], names, strict=True)):
+        item.update(label=name, score=round(0.9 - 0.2 * index, 1))
+    return found
+
+
+def slide(page: Page, score: float) -> None:
+    """Move the slider as its keys do: by 0.1 and 0.01."""
+    page["min-score"].send_keys(Keys.HOME)
+    for _ in range(round(score * 100)):
+        page["min-score"].send_keys(Keys.ARROW_RIGHT)
+
+
+def legend(page: Page) -> list[str]:
+    """Names with their counts."""
+    return [str(button.get_attribute("textContent")) for button in page.all("#legend button")]
+
+
+def lit(page: Page) -> list[str]:
+    return [mark.text.split()[0] for mark in page.all("#picture-overlay .mark.active")]
+
+
+@pytest.mark.long
+def test_several_names_are_asked_for_at_once_each_in_its_colour(page: Page, image: Path) -> None:
+    page.fake.results["detect"] = labelled("cup", "mug", "cup")
+
+    detect(page, image, "mug,, cup ,mug, spoon")
+
+    assert page.arguments() == {"object": ["mug", "cup", "spoon"]}
+    assert legend(page) == ["mug 1", "cup 2", "spoon 0"]
+    assert page["status"].text.startswith("3 boxes in ")
+    colours = [mark.value_of_css_property("border-top-color") for mark in page.all("#picture-overlay .mark.box")]
+    assert colours[0] == colours[2] != colours[1]
+    swatch = "return getComputedStyle(arguments[0], '::before').backgroundColor"
+    mug, cup = (page.script(swatch, button).removeprefix("rgb(")[:-1] for button in page.all("#legend button")[:2])
+    assert (cup in colours[0], mug in colours[1]) == (True, True)
+
+
+@pytest.mark.long
+def test_one_name_is_asked_for_as_text_and_has_no_legend(page: Page, image: Path) -> None:
+    detect(page, image, " mug, ")
+
+    assert page.arguments() == {"object": "mug"}
+    assert not page["legend"].is_displayed()
+
+
+@pytest.mark.long
+def test_the_legend_picks_its_name_out_of_the_image(page: Page, image: Path) -> None:
+    page.fake.results["detect"] = labelled("cup", "mug", "cup")
+    detect(page, image, "mug, cup")
+    mug, cup = page.all("#legend button")
+    assert lit(page) == []
+
+    ActionChains(page.driver).move_to_element(cup).perform()
+    assert lit(page) == ["cup", "cup"]
+    ActionChains(page.driver).move_to_element(page["status"]).perform()
+    assert lit(page) == []
+
+    mug.click()
+    ActionChains(page.driver).move_to_element(cup).perform()
+    assert lit(page) == ["cup", "cup"]
+    page.script("document.activeElement.blur()")
+    ActionChains(page.driver).move_to_element(page["status"]).perform()
+    assert lit(page) == ["mug"]
+    assert [button.get_attribute("aria-pressed") for button in (mug, cup)] == ["true", "false"]
+
+    mug.send_keys(Keys.SPACE)
+    page.script("document.activeElement.blur()")
+    assert lit(page) == []
+
+
+@pytest.mark.long
+def test_the_slider_filters_at_once_without_asking_again(page: Page, image: Path) -> None:
+    page.fake.results["detect"] = labelled("cup", "mug", "cup")
+    detect(page, image, "mug, cup")
+    page["code-json"].click()
+
+    slide(page, 0.7)
+
+    assert page["min-score-text"].text == "0.70"
+    assert [mark.text for mark in page.all("#picture-overlay .mark")] == ["cup 0.90", "mug 0.70"]
+    assert len(page.all("#items li")) == 2
+    assert legend(page) == ["mug 1", "cup 1"]
+    assert page["status"].text.startswith("2 of 3 boxes in ")
+    assert len(json.loads(page["code-text"].text)["objects"]) == 2
+
+    page["min-score"].send_keys(Keys.HOME)
+
+    assert len(page.all("#picture-overlay .mark")) == 3
+    assert page["status"].text.startswith("3 boxes in ")
+    assert len(page.fake.calls) == 1
+
+
+@pytest.mark.long
+def test_the_next_answer_is_filtered_too(page: Page, image: Path) -> None:
+    page.fake.results["detect"] = labelled("mug", "mug", "mug")
+    detect(page, image)
+    slide(page, 0.6)
+
+    page.run()
+
+    assert [mark.text for mark in page.all("#picture-overlay .mark")] == ["mug 0.90", "mug 0.70"]
+    assert page.arguments() == {"object": "mug"}  # lower scores come too: the slider goes back without asking
+
+
+@pytest.mark.long
+def test_the_camera_s_results_are_counted_and_filtered(page: Page) -> None:
+    page.fake.results["detect"] = labelled("mug", "cup")
+
+    start_camera(page, "mug, cup")
+
+    page.until(lambda: legend(page) == ["mug 1", "cup 1"])
+    slide(page, 0.8)
+    page.until(lambda: legend(page) == ["mug 1", "cup 0"])
+    assert page.until(lambda: page.rects("#camera-overlay .mark"))
+    assert page.arguments() == {"object": ["mug", "cup"]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_axe_finds_no_barrier(page: Page, image: Path, width: int, scheme: str) -> None:
+    """Names, roles, contrast, order of headings and the like, in every state of the page."""
+    axe = pytest.importorskip("axe_core_python.selenium", reason="axe finds barriers: photonlite[test]").Axe()
+    emulate(page, {"prefers-color-scheme": scheme, "prefers-reduced-motion": "reduce"})
+    resize(page.driver, width, 900)
+    names = [f"mug {number}" for number in range(8)]
+    page.fake.results["detect"] = labelled(*names)
+
+    def barriers() -> list[str]:
+        # The list says to screen readers what the marks show, so axe would pass over the contrast of the marks.
+        page.script("document.getElementById('picture-overlay').removeAttribute('aria-hidden')")
+        found = axe.run(page.driver)["violations"]
+        return [f"{one['id']}: {node['html']}" for one in found for node in one["nodes"]]
+
+    dark = page.script("return matchMedia('(prefers-color-scheme: dark)').matches")
+    assert dark == (scheme == "dark")
+    assert barriers() == []
+    page["run"].click()
+    assert page.errors()
+    assert barriers() == []
+    detect(page, image, ", ".join(names))
+    assert barriers() == []
+    page.script("document.querySelector('#legend button').click()")
+    assert barriers() == []
+    page.choose("query")
+    page["question"].send_keys("How many?")
+    page.run()
+    assert barriers() == []
+    page["key-toggle"].click()
+    page["tab-camera"].click()
+    assert barriers() == []
+
+
+@pytest.mark.long
+def test_screen_readers_hear_of_results_and_problems(page: Page, image: Path) -> None:
+    page["run"].click()
+    assert page["object-error"].aria_role == "alert"
+    assert "object-error" in str(page["object"].get_attribute("aria-describedby")).split()
+
+    page.fake.results["detect"] = labelled("mug")
+    detect(page, image, "mug, cup")
+
+    assert page["status"].aria_role == "status"
+    assert page["min-score"].accessible_name == "Minimum score"
+    assert page["legend"].accessible_name == "Names"
+    assert [button.accessible_name for button in page.all("#legend button")] == ["mug 1", "cup 0"]
+    assert page["items"].accessible_name == "What was found"
 
 
 def start_camera(page: Page, word: str = "mug") -> None:
@@ -611,12 +805,14 @@ def test_the_question_can_be_changed_while_the_camera_runs(page: Page) -> None:
     start_camera(page)
     page.until(lambda: page.fake.calls)
 
-    page["object"].send_keys("s")
-    page.until(lambda: page.arguments() == {"object": "mugs"})
+    page["object"].send_keys("s, cup")
+    page.until(lambda: page.arguments() == {"object": ["mugs", "cup"]})
+    page.until(lambda: page["legend"].is_displayed())
     page.choose("caption")
 
     page.until(lambda: page["text"].text == "two of them")
     assert page.all("#camera-overlay .mark") == []
+    assert not page["found"].is_displayed()
 
 
 @pytest.mark.long
@@ -684,10 +880,11 @@ def test_the_shipped_checkpoint_finds_boxes_and_answers_on_the_page(driver: webd
 
         page.run()
 
-        assert page["object"].get_attribute("value") == "banana"
+        assert page["object"].get_attribute("value") == "banana, cup, apple"
         boxes = page.all("#picture-overlay .mark.box")
-        assert len(boxes) == len(page.all("#items li")) == 2
-        assert page["status"].text.startswith("2 boxes in ")
+        assert len(boxes) == len(page.all("#items li")) == 4
+        assert legend(page) == ["banana 2", "cup 1", "apple 1"]
+        assert page["status"].text.startswith("4 boxes in ")
         left, top, right, bottom = page.rect(page["picture"])
         for box in boxes:
             x0, y0, x1, y1 = page.rect(box)

@@ -45,12 +45,17 @@ export async function ask(skill, image, fields, { key, signal, onEvent }) {
 function form(image, fields) {
   const data = new FormData();
   data.append("image", image, "image");
-  for (const [name, value] of Object.entries(fields)) data.append(name, asText(value));
+  for (const [name, text] of formFields(fields)) data.append(name, text);
   return data;
 }
 
-/** A field of a form: what is no text goes as JSON. */
-export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+/** Fields of a form: a list of texts is a field for each, and what else is no text goes as JSON. */
+export function formFields(fields) {
+  return Object.entries(fields).flatMap(([name, value]) => {
+    const texts = Array.isArray(value) && value.every((one) => typeof one === "string") ? value : [value];
+    return texts.map((one) => [name, typeof one === "string" ? one : JSON.stringify(one)]);
+  });
+}
 
 export async function failureOf(response) {
   let error = {};

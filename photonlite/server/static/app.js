@@ -3,6 +3,7 @@ import { address, ApiError, ask, headersFor } from "./api.js";
 import { wireCamera } from "./camera.js";
 import { wireCode, writeCode } from "./code.js";
 import { $, clearErrors, complain, make, tabs } from "./dom.js";
+import { filtered, minScore, wireFound } from "./found.js";
 import { readPicture, wireSources } from "./image.js";
 import { Reference } from "./reference.js";
 import * as result from "./result.js";
@@ -21,8 +22,8 @@ function task({ complaining = true } = {}) {
   const skill = chosen("skill");
   if (skill === "caption") return { skill, fields: { length: chosen("length") } };
   const name = skill === "query" ? "question" : "object";
-  const words = $(name).value.trim();
-  if (!words) {
+  const words = skill === "query" ? $(name).value.trim() : names();
+  if (!words.length) {
     if (complaining) complain(`${name}-error`, name === "question" ? "Write a question." : "Name what to look for.");
     return null;
   }
@@ -32,6 +33,13 @@ function task({ complaining = true } = {}) {
     if (reference.list.length) fields.spatial_refs = reference.list;
   }
   return { skill, fields };
+}
+
+/** The names to look for, each once: one as text, several as a list. */
+function names() {
+  const all = new Set($("object").value.split(",").map((name) => name.trim()));
+  all.delete("");
+  return all.size > 1 ? [...all] : [...all].join();
 }
 
 function showSkill() {
@@ -176,13 +184,15 @@ function clearResult() {
 function showCode() {
   const asked = task({ complaining: false });
   const there = state.mode === "picture" && state.picture && asked;
+  const searches = asked && "object" in asked.fields;
   writeCode(
     there && {
-      ...asked,
+      skill: asked.skill,
+      fields: { ...asked.fields, ...(searches && minScore() && { min_score: minScore() }) },
       url: address(`v1/${asked.skill}`),
       file: state.picture.name,
       withKey: Boolean($("key").value),
-      answer: state.answer,
+      answer: state.answer && filtered(state.answer),
     },
   );
 }
@@ -221,6 +231,10 @@ function selectMode(tab) {
 function wire() {
   tabs($("tabs"), selectMode);
   wireCode();
+  wireFound(() => {
+    if (state.answer) result.sayFound();
+    showCode();
+  });
   $("ask").addEventListener("submit", (event) => {
     event.preventDefault();
     if (state.mode === "camera") camera.toggle();

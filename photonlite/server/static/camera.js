@@ -1,6 +1,6 @@
 // The camera tab: frames go to the real-time socket, results are drawn over the video.
 import { $, clearErrors, complain } from "./dom.js";
-import { draw, itemsOf } from "./overlay.js";
+import { clearFound, showFound } from "./found.js";
 import { RealtimeSocket } from "./realtime.js";
 import { say, showText } from "./result.js";
 
@@ -51,7 +51,7 @@ export function wireCamera(page) {
     fit();
     $("camera-idle").hidden = true;
     const handlers = {
-      onTask: () => begin(run),
+      onTask: (task) => begin(run, task),
       onResult: (message) => live === run && show(run, message),
       onError: (message) => live === run && object(run, message),
       onClose: (message, unauthorized) => live === run && fail(message, unauthorized),
@@ -66,8 +66,9 @@ export function wireCamera(page) {
     $("text").setAttribute("aria-live", "off"); // nobody can listen to thirty texts a second
   }
 
-  function begin(run) {
+  function begin(run, { object = [] }) {
     clearErrors();
+    run.names = [object].flat();
     run.ends = [];
     run.latencies = [];
     if (!run.begun) next(run);
@@ -116,7 +117,8 @@ export function wireCamera(page) {
     run.frameFailed = false;
     $("result").hidden = false;
     showText(result.answer ?? result.caption);
-    draw($("camera-overlay"), itemsOf(result));
+    if (run.names.length) showFound($("camera-overlay"), result, run.names);
+    else clearFound();
   }
 
   function measure(run) {
@@ -142,7 +144,7 @@ export function wireCamera(page) {
     video.srcObject = null;
     $("camera-idle").hidden = false;
     $("run").textContent = "Start camera";
-    draw($("camera-overlay"), []);
+    clearFound();
     $("text").setAttribute("aria-live", "polite");
     $("text").hidden = true;
     say("");

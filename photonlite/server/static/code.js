@@ -1,5 +1,5 @@
 // The request as curl or Python, the answer as JSON.
-import { asText } from "./api.js";
+import { formFields } from "./api.js";
 import { $, tabs } from "./dom.js";
 
 const shown = { format: "curl", asked: null };
@@ -38,9 +38,7 @@ async function copy() {
 }
 
 function curl({ fields, url, file, withKey }) {
-  const form = Object.entries(fields).map(([name, value]) => {
-    return `--form-string ${shell(`${name}=${asText(value)}`)}`;
-  });
+  const form = formFields(fields).map(([name, text]) => `--form-string ${shell(`${name}=${text}`)}`);
   const path = file.replace(/["\\]/g, "\\$&");
   const lines = [`curl ${shell(url)}`, `--form ${shell(`image=@"${path}"`)}`, ...form];
   if (withKey) lines.splice(1, 0, `--header "Authorization: Bearer $PHOTONLITE_API_KEY"`);
@@ -72,7 +70,10 @@ function python({ fields, url, file, withKey }) {
 }
 
 // JSON's texts, numbers and lists are Python's; its truths are not.
-const literal = (value) => (typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value));
+function literal(value) {
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  return typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value);
+}
 
 function json({ answer }) {
   return answer ? JSON.stringify(answer, null, 2) : "Run it once, and its answer stands here.";

@@ -1,9 +1,9 @@
-// Draws results over an image or a video, and lists them.
+// Draws results over an image or a video.
 import { make, percent } from "./dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-// Beyond this many, names would hide the image: they come with hover and focus.
-const NAMED = 12;
+// Pixels of width for each name. Where they are fewer, names would hide the image: they come with hover and focus.
+const ROOM = 60;
 
 /** Objects, points and segments in one form: {label, score, box: [x0, y0, x1, y1], path?, polygon?}. */
 export function itemsOf(answer) {
@@ -21,12 +21,13 @@ export function itemsOf(answer) {
   ];
 }
 
-const isPoint = ({ box, path }) => !path && box[0] === box[2] && box[1] === box[3];
-const withScore = ({ score }) => (score === undefined ? "" : score.toFixed(2));
+export const isPoint = ({ box, path }) => !path && box[0] === box[2] && box[1] === box[3];
+export const withScore = ({ score }) => (score === undefined ? "" : score.toFixed(2));
 
 function shape(item) {
   const [x0, y0, x1, y1] = item.box;
   const mark = make("div", { class: isPoint(item) ? "mark dot" : item.path || item.polygon ? "mark" : "mark box" });
+  mark.classList.add(item.hue);
   mark.style.left = percent(x0);
   mark.style.top = percent(y0);
   mark.style.width = percent(x1 - x0);
@@ -56,11 +57,10 @@ function pathOf({ polygon, box: [x0, y0, x1, y1] }) {
   return `M${inside.join("L")}Z`;
 }
 
-/** Draws items; gives their marks in the same order. */
+/** Draws items, each in the colour of its `hue`; gives their marks in the same order. */
 export function draw(overlay, items) {
   const marks = items.map(shape);
-  overlay.classList.toggle("crowded", items.length > NAMED);
-  overlay.classList.remove("picked");
+  overlay.classList.toggle("crowded", items.length * ROOM > overlay.clientWidth);
   overlay.replaceChildren(...marks, ...overlay.querySelectorAll(".reference, .cursor"));
   keepInside(overlay, marks);
   return marks;
@@ -77,46 +77,4 @@ function keepInside(overlay, marks) {
   tags.forEach((tag, index) => {
     if (shifts[index]) tag.style.translate = `${shifts[index]}px`;
   });
-}
-
-/** Lists items so that pointer and keyboard pick them out of the image, and the image out of the list. */
-export function list(place, overlay, items, marks, [width, height]) {
-  const rows = items.map((item, index) => row(item, index, width, height));
-  const pick = (index, on) => {
-    marks[index].classList.toggle("active", on);
-    rows[index].classList.toggle("active", on);
-    overlay.classList.toggle("picked", on);
-  };
-  rows.forEach((line, index) => {
-    for (const [element, on, off] of [
-      [line, "pointerenter", "pointerleave"],
-      [line, "focusin", "focusout"],
-      [marks[index], "pointerenter", "pointerleave"],
-    ]) {
-      element.addEventListener(on, () => pick(index, true));
-      element.addEventListener(off, () => pick(index, false));
-    }
-  });
-  place.replaceChildren(...rows);
-}
-
-function row(item, index, width, height) {
-  const [x0, y0, x1, y1] = item.box.map((value, axis) => Math.round(value * (axis % 2 ? height : width)));
-  const place = isPoint(item) ? `${x0}, ${y0}` : `${x0}, ${y0} – ${x1}, ${y1}`;
-  const score = make("span", { class: "score" }, withScore(item));
-  const meter = make("span", { class: "meter", "aria-hidden": "true" }, make("i"));
-  meter.firstChild.style.width = percent(item.score ?? 0);
-  return make(
-    "li",
-    {},
-    make(
-      "button",
-      { type: "button", title: "Corners in pixels of the image" },
-      make("span", { class: "number" }, String(index + 1)),
-      make("span", { class: "name" }, item.label ?? ""),
-      make("span", { class: "place" }, place),
-      meter,
-      score,
-    ),
-  );
 }

@@ -8,7 +8,7 @@ export class RealtimeSocket {
   /**
    * @param {string} key
    * @param {{skill: string, fields: object}} task What to ask about the frames.
-   * @param {{onTask: () => void, onResult: ({result, taken}) => void, onError: ({frame, error}) => void,
+   * @param {{onTask: (task) => void, onResult: ({result, taken}) => void, onError: ({frame, error}) => void,
    *   onClose: (message, unauthorized) => void}} handlers onTask says that a task was taken; onClose comes where the
    *   connection ends by itself.
    */
@@ -46,7 +46,7 @@ export class RealtimeSocket {
   }
 
   #hear(message) {
-    if (message.type === "task") this.handlers.onTask();
+    if (message.type === "task") this.handlers.onTask(message);
     if (message.type === "error") this.handlers.onError(message);
     if (message.type !== "result") return;
     const taken = this.taken.get(message.frame);

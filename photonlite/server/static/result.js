@@ -1,9 +1,11 @@
-// Shows an answer: text, boxes, points, outlines, times.
+// Shows an answer: text, what was found, times.
 import { $, duration, make } from "./dom.js";
-import { draw, itemsOf, list } from "./overlay.js";
+import { clearFound, showFound, summary } from "./found.js";
 
 const STAGES = ["preprocess", "queue", "encode", "prefill", "decode"];
 const BRIEF = 24; // characters of an answer that is set large
+
+let took = 0; // milliseconds that the last answer needed
 
 export const isText = (skill) => skill === "caption" || skill === "query";
 
@@ -24,11 +26,10 @@ export function end() {
 
 export function clear() {
   say("");
-  for (const part of ["text", "items", "timings", "thoughts"]) $(part).hidden = true;
+  for (const part of ["text", "timings", "thoughts"]) $(part).hidden = true;
   $("text").textContent = "";
   $("text").classList.remove("brief");
-  $("items").replaceChildren();
-  draw($("picture-overlay"), []);
+  clearFound();
 }
 
 /** Takes one event of a stream. */
@@ -62,26 +63,25 @@ export function show(asked, answer, elapsed, size) {
     for (const key of ["chunk", "completed"]) delete answer[key];
     say(`Answered in ${duration(elapsed)}${answer.finish_reason === "length" ? ", cut off at the limit of tokens" : ""}`);
   } else {
-    showItems(answer, elapsed, fields.object, size);
+    const names = [fields.object].flat();
+    showFound($("picture-overlay"), answer, names, size);
+    took = elapsed;
+    sayFound();
   }
   showTimes(answer.metrics || {}, elapsed);
   return answer;
 }
 
-function showItems(answer, elapsed, subject, size) {
-  const items = itemsOf(answer).map((item) => ({ ...item, label: item.label ?? subject }));
-  const marks = draw($("picture-overlay"), items);
-  list($("items"), $("picture-overlay"), items, marks, size);
-  $("items").hidden = !items.length;
-  const what = answer.points ? "point" : answer.segments ? "outline" : "box";
-  const many = `${what}${items.length === 1 ? "" : what === "box" ? "es" : "s"}`;
-  say(`${items.length ? `${items.length} ${many}` : `No ${subject} found`} in ${duration(elapsed)}`);
+/** Says how much was found, and how much of it the score leaves. */
+export function sayFound() {
+  say(`${summary()} in ${duration(took)}`);
 }
 
 function showTimes(metrics, elapsed) {
   const parts = STAGES.map((name) => [name, 1000 * (metrics[`${name}_s`] || 0)]);
   const inside = parts.reduce((sum, [, ms]) => sum + ms, 0);
   parts.push(["network", Math.max(0, elapsed - inside)]);
+  $("times-note").hidden = inside <= elapsed;
   $("strip").replaceChildren(
     ...parts.map(([name, ms]) => {
       const bar = make("i", { class: name });
