@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -226,3 +228,16 @@ def test_a_film_is_not_read_before_it_is_answered(tmp_path: Path) -> None:
 
     assert (footage.rate, footage.total, footage.frame_bytes) == (20, 30, 128 * 96 * 3)
     assert next(footage.frames).time_s == 0
+
+
+@pytest.mark.long
+def test_the_command_of_the_readme_draws_the_clip(
+    fake: FakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).resolve().parents[2]
+    [command] = re.findall(r"`photonlite (detect .* --output found\.mp4)`", (root / "README.md").read_text())
+    (tmp_path / "assets").symlink_to(root / "assets")
+    monkeypatch.chdir(tmp_path)
+
+    assert main([*shlex.split(command), "--every", "50"]) == 0
+    assert len(list(video_frames(tmp_path / "found.mp4"))) == 150
