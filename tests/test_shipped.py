@@ -16,6 +16,7 @@ from bench.nano.evaluation.captions import parse_caption
 from bench.nano.evaluation.scoring import iou
 from bench.nano.scenes.objects import index_of, load_objects
 from bench.nano.scenes.sprites import FONT, render_sprites
+from photonlite.errors import SettingsError
 
 ASSETS = Path(__file__).parents[1] / "assets"
 STILLS = json.loads((ASSETS / "stills.json").read_text(encoding="utf-8"))
@@ -56,6 +57,53 @@ def test_several_names_are_answered_as_each_by_itself_behind_one_encoding(model)
     assert both.class_ids.tolist() == [0, 0, 2]
     assert both.boxes == pytest.approx(np.concatenate([one.boxes for one in alone]), abs=0.02)
     assert both.metrics.requests == 3
+
+
+def bananas():
+    """A grid of 6 x 6 bananas, every other one mirrored, and their boxes."""
+    desk = Image.open(ASSETS / "desk.png").convert("RGB")
+    x_min, y_min, x_max, y_max = (
+        value * side for value, side in zip(truth("desk", "banana")[0], desk.size * 2, strict=True)
+    )
+    side = round(y_max - y_min) + 32
+    left, top = round((x_min + x_max - side) / 2), desk.height - side
+    cell = desk.crop((left, top, left + side, top + side)).resize((100, 100))
+    grid, boxes = Image.new("RGB", (600, 600)), []
+    for row, column in np.ndindex(6, 6):
+        grid.paste(cell if column % 2 else ImageOps.mirror(cell), (100 * column, 100 * row))
+        x = np.array([x_min - left, x_max - left]) / side
+        x_from, x_to = x if column % 2 else 1 - x[::-1]
+        boxes.append([column + x_from, row + (y_min - top) / side, column + x_to, row + (y_max - top) / side])
+    return grid, np.array(boxes) / 6
+
+
+@pytest.mark.parametrize("tile", [(2, 2), pytest.param((3, 3), marks=pytest.mark.long)])
+def test_tiles_find_each_of_36_bananas_once(model, tile):
+    grid, boxes = bananas()
+    found = model.detect(grid, "banana", tile=tile)
+
+    assert len(found.objects) == 36
+    assert all(max(iou(box, other) for other in found.boxes) > 0.5 for box in boxes)
+    assert (found.metrics.tiles, found.metrics.requests) == (tile[0] * tile[1], 1 + tile[0] * tile[1])
+    assert found.picture_size == (600, 600)
+
+
+@pytest.mark.long
+def test_tiles_point_once_at_each_banana(model):
+    grid, boxes = bananas()
+    points = model.point(grid, ["banana", "giraffe"], tile=(2, 2))
+
+    assert points.names == ("banana", "giraffe")
+    assert len(points.points) == 36
+    for x_min, y_min, x_max, y_max in boxes:
+        assert sum(x_min < x < x_max and y_min < y < y_max for x, y in points.xy) == 1
+
+
+def test_a_tile_larger_than_the_image_is_refused_by_the_call(model):
+    with pytest.raises(SettingsError, match="a tile of 2000 pixels is larger than the image of 960 x 640"):
+        model.detect(ASSETS / "desk.png", "banana", tile=2000)
+    [error] = model.batch([{"skill": "point", "image": ASSETS / "desk.png", "object": "banana", "tile": (1, 700)}])
+    assert "makes 700 tiles, over the limit of 64" in str(error)
 
 
 @pytest.mark.long

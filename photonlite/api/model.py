@@ -24,7 +24,8 @@ from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
 from photonlite.skills.names import warn_of_joined
-from photonlite.skills.search import Overlap, S, Search
+from photonlite.skills.search import Overlap, S, Scope, Search
+from photonlite.skills.tiles import Tile
 from photonlite.skills.typed.choices import ChoiceQuestion
 from photonlite.skills.typed.forms import ChoicesForm, form_of
 from photonlite.skills.typed.question import TypedQuestion, check_retries
@@ -77,6 +78,7 @@ class VisionModel:
         device: Where the model runs.
         dtype: The type of its weights.
         image_limits: How large an image may be.
+        sight: Pixels along a side of an image that the model reads without shrinking it; tile="auto" goes by that.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
         thumbnails: Whether results keep a JPEG of their image, of at most 512 pixels a side and 64 KiB, and draw
             themselves on it in notebooks. Those of real-time requests never do.
@@ -101,6 +103,7 @@ class VisionModel:
         self.image_limits = limits or ImageLimits()
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts
+        self.sight = loaded.model.crop_spec.sight
         config = engine or EngineConfig()
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         self._session = open_session(loaded, device, dtype, self.image_limits, config, **images)
@@ -133,6 +136,7 @@ class VisionModel:
         *,
         min_score: float = 0.0,
         overlap: Overlap = "keep",
+        tile: Tile | None = None,
         **options: Unpack[Options],
     ) -> Detections:
         """Find every instance of an object, or of several.
@@ -144,14 +148,17 @@ class VisionModel:
             min_score: Items with a lower score are left out.
             overlap: "best" keeps only the best score of boxes of different names whose intersection over union is 0.5
                 or more.
+            tile: Look in overlapping tiles of the image as well, for small and many objects: (rows, columns), the side
+                of a tile in pixels, or "auto". Each name is asked of the image and of every tile, in up to 256
+                requests; what several of them show is there once.
 
         Returns:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores
             are confidences in presence and location, in (0, 1]; see `photonlite.skills.base.score`.
         """
         build = partial(detect.build, self._prompts, settings=SamplingSettings.from_dict(settings))
-        search = Search(object, build, detect.finish, min_score=min_score, overlap=overlap)
-        return self._search("detect", image, search, options)
+        scope = Scope(min_score, overlap, tile)
+        return self._search("detect", image, Search(object, build, detect.finish, scope, self.sight), options)
 
     adetect = async_twin(detect)
 
@@ -164,6 +171,7 @@ class VisionModel:
         spatial_refs: SpatialRefs | None = None,
         min_score: float = 0.0,
         overlap: Overlap = "keep",
+        tile: Tile | None = None,
         **options: Unpack[Options],
     ) -> Points:
         """Point at every instance of an object, or of several.
@@ -171,16 +179,16 @@ class VisionModel:
         Args:
             object: What to point at: one name or a list, as for `detect`.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that the object is about.
-            min_score: Items with a lower score are left out.
-            overlap: As for `detect`: a point counts as a box of 5 % of the image's width and height.
+            min_score, overlap, tile: As for `detect`; a point counts as a box of 5 % of the image's width and height.
+                Tiles do not go together with spatial_refs.
 
         Returns:
             `{"points": [{"x", "y", "label", "score"}, ...]}`, in the model's order.
         """
         sampling = SamplingSettings.from_dict(settings)
         build = partial(point.build, self._prompts, refs=spatial_refs, settings=sampling)
-        search = Search(object, build, point.finish, min_score=min_score, overlap=overlap)
-        return self._search("point", image, search, options)
+        scope = Scope(min_score, overlap, tile, spatial_refs)
+        return self._search("point", image, Search(object, build, point.finish, scope, self.sight), options)
 
     apoint = async_twin(point)
 
@@ -193,6 +201,7 @@ class VisionModel:
         settings: RequestSettings | None = None,
         min_score: float = 0.0,
         overlap: Overlap = "keep",
+        tile: Tile | None = None,
         **options: Unpack[Options],
     ) -> Segments:
         """Draw the outline of an object, or one of each of several.
@@ -200,8 +209,7 @@ class VisionModel:
         Args:
             object: What to outline: one name or a list, as for `detect`.
             spatial_refs: Points (x, y), boxes (x_min, y_min, x_max, y_max) or results that tell which one is meant.
-            min_score: Items with a lower score are left out.
-            overlap: As for `detect`, by the segments' boxes.
+            min_score, overlap, tile: As for `point`, by the segments' boxes.
 
         Returns:
             `{"segments": [{"path", "bbox", "polygon", "label", "score"}]}`: `path` is SVG relative to the box.
@@ -209,8 +217,8 @@ class VisionModel:
         sampling = SamplingSettings.from_dict(settings)
         build = partial(segment.build, self._prompts, refs=spatial_refs, settings=sampling)
         finish = partial(segment.finish, self._prompts)
-        search = Search(object, build, finish, min_score=min_score, overlap=overlap)
-        return self._search("segment", image, search, options)
+        scope = Scope(min_score, overlap, tile, spatial_refs)
+        return self._search("segment", image, Search(object, build, finish, scope, self.sight), options)
 
     asegment = async_twin(segment)
 
@@ -402,7 +410,7 @@ class VisionModel:
     def _search(self, method: str, image: ImageInput, search: Search[S], options: Options) -> S:
         if not search.joined:
             warn_of_joined(search.names[0], stacklevel=3)
-        parts = search.requests if search.joined else ()
+        parts = search.parts if search.joined else None
         return self._ask(method, image, search.requests[0], search.finish, options, parts=parts)
 
     def _answering(self, answer: Callable[[Task[Any]], Any], prefix: str = "") -> "VisionModel":

@@ -30,11 +30,12 @@ from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.images.fetch import ImageFetcher
 from photonlite.images.isolation.pool import DecodePool, default_workers
-from photonlite.images.pool import ImagePool
+from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import Completion, Request
 from photonlite.results import Metrics
 from photonlite.skills import encode
+from photonlite.skills.tiles import Region
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,8 +132,8 @@ class Session:
                 realtime=request.realtime,
                 strict=request.strict,
             )
-        if task.parts:
-            yield from self._join(handle, task.parts)
+        if task.parts is not None and handle.image is not None:
+            yield from self._join(handle, handle.image, task.parts(handle.image.size))
         elif task.further is not None:
             yield from self._ask_further(handle, task.further, retried=task.retried)
         else:
@@ -178,17 +179,29 @@ class Session:
             handle.on_token(token)
         handle.finish(completion)
 
-    def _join(self, handle: RequestHandle, requests: Iterable[Request]) -> Steps:
-        """Answer several requests about one image as one; the first failure ends them all."""
-        parts = [handle.follow_up(dataclasses.replace(request, strict=handle.request.strict)) for request in requests]
-        parts[0].when_computed(handle.release)
+    def _join(
+        self, handle: RequestHandle, image: PreparedImage, requests: Iterable[tuple[Region | None, Request]]
+    ) -> Steps:
+        """Answer several requests about an image and its tiles as one; the first failure ends them all."""
+        images: dict[Region | None, PreparedImage] = {None: image}
+        parts: list[RequestHandle] = []
+        for region, request in requests:
+            if region is not None and region not in images:
+                images[region] = image.part(region.box)
+            strict = dataclasses.replace(request, strict=handle.request.strict)
+            parts.append(handle.follow_up(strict, images[region]))
+        if len(images) == 1:
+            parts[0].when_computed(handle.release)  # tiles are cut when the engine gets to them
         for part in parts:
             part.future.add_done_callback(partial(_fail_with, handle))
             self._submit(part)
         handle.in_engine = True
         for part in parts:
             yield part.future
-        handle.finish(_joined(handle, [part.result() for part in parts]))
+        joined = _joined([part.result() for part in parts], tiles=len(images) - 1)
+        cutting_s = sum({id(part.image): part.cutting_s for part in parts}.values())
+        metrics = dataclasses.replace(joined.metrics, preprocess_s=handle.preprocess_s + cutting_s)
+        handle.finish(dataclasses.replace(joined, metrics=metrics))
 
     def _encode_beside(self, handle: RequestHandle) -> None:
         """Encode the image while the grammar is compiled."""
@@ -325,17 +338,13 @@ def _total(metrics: list[Metrics]) -> Metrics:
     )
 
 
-def _joined(handle: RequestHandle, parts: list[Completion]) -> Completion:
-    """Join the completions of a call: it was cut short if one of them was."""
+def _joined(parts: list[Completion], *, tiles: int) -> Completion:
+    """Join the completions of a call, the first of which is about the whole image; each image was prepared once."""
     metrics = [part.metrics for part in parts]
     reason = next((part.finish_reason for part in parts if part.finish_reason != "stop"), "stop")
-    total = dataclasses.replace(
-        functools.reduce(operator.add, metrics),
-        preprocess_s=metrics[0].preprocess_s,  # of the one image
-        queue_s=min(one.queue_s for one in metrics),
-    )
-    size = None if handle.image is None else handle.image.size
-    return Completion((), reason, total, size, tuple(parts))
+    queue_s = min(one.queue_s for one in metrics)
+    total = dataclasses.replace(functools.reduce(operator.add, metrics), queue_s=queue_s, tiles=tiles)
+    return Completion((), reason, total, parts[0].picture_size, tuple(parts))
 
 
 def _fail_with(handle: RequestHandle, part: "Future[Completion]") -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
@@ -17,6 +17,7 @@ from photonlite.images.tensors import is_tensor, tensor_to_array
 from photonlite.request import SETTINGS, Completion, Request
 from photonlite.results import Metrics
 from photonlite.results.spatial import SpatialBase
+from photonlite.skills.tiles import Region
 from photonlite.skills.typed.question import DeferredRequest
 
 R = TypeVar("R")
@@ -99,8 +100,8 @@ class Task(Generic[R]):
     # Returns the follow-up requests, by name, of a completion and the name of its request (None: the first).
     further: Callable[[Any, Completion], Iterable[tuple[Any, Request]]] | None = None
     retried: bool = False  # the last of these requests has the answer, not the first
-    parts: Sequence[Request] = ()  # the requests whose completions make the result together, where it has several
-
+    # Returns the requests whose completions make the result together, where it has several, and the tile of each.
+    parts: Callable[[tuple[int, int]], Iterable[tuple[Region | None, Request]]] | None = None
     draws: bool = False  # the result keeps a small copy of the image, to show itself in notebooks
 
     def result_of(self, handle: RequestHandle) -> R:

@@ -32,6 +32,7 @@ EXAMPLES = {
   photonlite detect desk.png banana
   photonlite detect desk.png banana --plot boxes.png
   photonlite detect desk.png --object banana --object cup --min-score 0.5
+  photonlite detect market.png tangerine --tile 2x2
   photonlite detect photos/ "teddy bear" --plot boxes/ > boxes.jsonl
   photonlite detect "photos/*.jpg" dog --max-objects 5
   photonlite detect clip.mp4 --object ball --track --output found.mp4
@@ -216,6 +217,8 @@ def _add_search(parser: argparse.ArgumentParser, note: str, *, required: bool = 
     group.add_argument("--object", action="append", metavar="NAME", required=required, help=what)
     group.add_argument("--min-score", type=float, metavar="S", help="leave out what has a lower score")
     best = "of overlapping finds of different names keep all, or the best score (default: keep)"
+    tile = "also look in overlapping tiles, for small and many objects: rows x columns, pixels of a side, or auto"
+    group.add_argument("--tile", type=_tile, metavar="3x3|640|auto", help=tile)
     group.add_argument("--overlap", choices=("keep", "best"), help=best)
 
 
@@ -233,8 +236,16 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in SETTINGS if getattr(options, name, None) is not None}
 
 
+def _tile(text: str) -> Any:
+    """Read 3x3, 640 or auto; what else it may be is checked with the image."""
+    numbers = [int(part) for part in text.split("x") if part.isdecimal()]
+    if len(numbers) != len(text.split("x")):
+        return text
+    return numbers[0] if len(numbers) == 1 else tuple(numbers)
+
+
 def given_search(options: argparse.Namespace) -> dict[str, Any]:
-    given = {name: getattr(options, name, None) for name in ("min_score", "overlap")}
+    given = {name: getattr(options, name, None) for name in ("min_score", "overlap", "tile")}
     return {name: value for name, value in given.items() if value is not None}
 
 

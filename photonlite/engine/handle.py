@@ -104,12 +104,16 @@ class RequestHandle:
     def release(self) -> None:
         _call_all(self._releases)
 
-    def follow_up(self, request: Request) -> "RequestHandle":
-        """Make a handle for a further request about the same image, of the same caller; it ends with this one."""
+    def follow_up(self, request: Request, image: PreparedImage | None = None) -> "RequestHandle":
+        """Make a handle for a further request of the same caller, which ends with this one.
+
+        It is about the same image, or another one, which has cost nothing yet.
+        """
         request = dataclasses.replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)
         child = RequestHandle(request, self.deadline_s)
-        child.begun, child.image = self.begun, self.image
-        child.preprocess_s, child._prepared_s = self.preprocess_s, self._prepared_s
+        child.begun, child.image = self.begun, image or self.image
+        if child.image is self.image:
+            child.preprocess_s, child._prepared_s = self.preprocess_s, self._prepared_s
         self.future.add_done_callback(lambda _: child.cancel())
         return child
 
@@ -238,11 +242,15 @@ class RequestHandle:
         completion = self.result()
         return completion.metrics, completion.finish_reason
 
+    @property
+    def cutting_s(self) -> float:
+        """Seconds that cutting the image into crops has taken since it was prepared."""
+        return 0.0 if self.image is None else self.image.preprocess_s - self._prepared_s
+
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times
-        cutting_s = 0.0 if self.image is None else self.image.preprocess_s - self._prepared_s
         return Metrics(
-            preprocess_s=self.preprocess_s + cutting_s,
+            preprocess_s=self.preprocess_s + self.cutting_s,
             encode_s=self.encode_s + times.encode_s,
             prefill_s=times.prefill_s,
             decode_s=times.finished - times.first_token if times.first_token else 0.0,

@@ -71,6 +71,11 @@ class CropSpec:
         """Side of the part of a crop inside its margins, in pixels."""
         return self.crop_size - 2 * self.margin
 
+    @property
+    def sight(self) -> int:
+        """Pixels along a side of a square image that is read without being shrunk: of its most crops together."""
+        return max(self.crop_size, math.isqrt(self.max_crops) * self.window + 2 * self.margin)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageCrops:

@@ -120,11 +120,17 @@ def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
 
 def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
     """Return an image's bytes in RGB, from its header; 0 where that cannot be read, or is over a limit."""
+    width, height = image_size(source, limits) or (0, 0)
+    return 3 * width * height
+
+
+def image_size(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> tuple[int, int] | None:
+    """Return an image's width and height, from its header; None where that cannot be read, or is over a limit."""
     try:
         width, height = _header_size(source, limits)
     except Exception:  # a caller's file object may raise anything, and raises it again when the image is loaded
-        return 0
-    return 3 * width * height if width * height <= limits.max_pixels else 0
+        return None
+    return (width, height) if 0 < width * height <= limits.max_pixels else None
 
 
 def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:

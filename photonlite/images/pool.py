@@ -194,15 +194,17 @@ class PreparedImage:
         cache_salt: str,
         preprocess_s: float,
         crops: UncutImage | None = None,
+        box: tuple[int, int, int, int] | None = None,
     ) -> None:
         self.pool = pool
         self.key = key
         self.cache_salt = cache_salt
-        self.size: tuple[int, int] = image.size
+        self.size: tuple[int, int] = image.size if box is None else (box[2] - box[0], box[3] - box[1])
         self.crops: ImageCrops | UncutImage | None = crops  # None until they are ready
         self.failure: BaseException | None = None  # why crops could not be made
         self.preprocess_s = preprocess_s  # of decoding, hashing and, if it was done, cutting or packing
         self._image = image
+        self._box = box  # the part of it that this image is
         self._requested = crops is not None
         self._lock = threading.Lock()
 
@@ -223,6 +225,11 @@ class PreparedImage:
             self.failure = error
             self.pool.on_ready()
 
+    def part(self, box: tuple[int, int, int, int]) -> "PreparedImage":
+        """Return a part (x_min, y_min, x_max, y_max, in pixels) as an image; until it is cut it takes no memory."""
+        key = hashlib.sha256(f"{self.key} {box}".encode()).hexdigest()
+        return PreparedImage(self.pool, self._image, key, self.cache_salt, 0.0, box=box)
+
     def drop_crops(self) -> None:
         """Release the crops, page-locked megabytes, once they are encoded; they can be requested again."""
         with self._lock:
@@ -233,7 +240,7 @@ class PreparedImage:
     def _cut(self) -> None:
         start = time.perf_counter()
         try:
-            crops = self.pool.cut(self._image)
+            crops = self.pool.cut(self._image if self._box is None else self._image.crop(self._box))
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops

@@ -9,12 +9,13 @@ from photonlite.request import SamplingSettings
 from photonlite.settings import plain
 from photonlite.skills.base import MAX_QUESTION_CHARACTERS, clean_refs, clean_text
 from photonlite.skills.names import clean_names
-from photonlite.skills.search import check_search
+from photonlite.skills.search import Scope
 
+_SEARCH = ("min_score", "overlap", "tile")
 ARGUMENTS = {
-    "detect": ("object", "settings", "min_score", "overlap"),
-    "point": ("object", "settings", "spatial_refs", "min_score", "overlap"),
-    "segment": ("object", "settings", "spatial_refs", "min_score", "overlap"),
+    "detect": ("object", "settings", *_SEARCH),
+    "point": ("object", "settings", *_SEARCH, "spatial_refs"),
+    "segment": ("object", "settings", *_SEARCH, "spatial_refs"),
     "caption": ("length", "settings"),
     "query": ("question", "settings", "spatial_refs", "reasoning"),
 }
@@ -69,7 +70,7 @@ def _checked(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "object" in ARGUMENTS[task]:
         names = clean_names(given := checked.get("object"))
         checked["object"] = names[0] if isinstance(given, str) else list(names)
-        check_search(checked)
+        Scope(**{name: checked[name] for name in ARGUMENTS[task][2:] if name in checked})
     if "question" in ARGUMENTS[task]:
         checked["question"] = clean_text(checked.get("question"), "question", MAX_QUESTION_CHARACTERS)
     if checked.get("length", "normal") not in _LENGTHS:

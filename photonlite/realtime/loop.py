@@ -129,7 +129,7 @@ class RealtimeLoop:
         copy: Whether arrays are copied when they are submitted, so that a camera may fill them again at once.
         clock: Gives the time in seconds.
         **arguments: Of the task, as the model's method takes them: object (one name or a list), min_score, overlap,
-            question, length, settings, spatial_refs, reasoning.
+            tile, question, length, settings, spatial_refs, reasoning.
 
     Raises:
         InputError: There is no such task, or an argument is unknown, missing or unusable.

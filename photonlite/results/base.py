@@ -19,7 +19,8 @@ class Metrics:
         output_tokens: Tokens produced.
         time_to_first_token_s: From the call to the first token, in seconds.
         queue_s: From the prepared image to the first step that carried the prompt, in seconds.
-        requests: Requests of the call: one for each name.
+        requests: Requests of the call: one for each name, in the image and in each of its tiles.
+        tiles: Tiles of the image.
     """
 
     preprocess_s: float = 0.0
@@ -31,6 +32,7 @@ class Metrics:
     time_to_first_token_s: float = 0.0
     queue_s: float = 0.0
     requests: int = 1
+    tiles: int = 0
 
     @property
     def total_s(self) -> float:

@@ -1,6 +1,7 @@
 """Calls: what the server asks a model, and the limits on it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -10,6 +11,7 @@ from photonlite.images.source import DecodedImage
 from photonlite.request import SamplingSettings
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
+from photonlite.skills.tiles import check_tile, cut_tiles
 
 Skill = Literal["caption", "query", "detect", "point", "segment"]
 SKILLS: Final[tuple[Skill, ...]] = ("caption", "query", "detect", "point", "segment")
@@ -43,7 +45,24 @@ class ServedModel(Protocol):
     def alive(self) -> bool: ...
     @property
     def last_tick_s(self) -> float: ...
+    @property
+    def sight(self) -> int: ...
     def metrics(self) -> dict[str, Any]: ...
+
+
+def count_parts(arguments: Mapping[str, Any], size: tuple[int, int] | None = None, sight: int = 1) -> int:
+    """Return how many requests a call makes of the engine: its names, times image and tiles.
+
+    Tiles are estimated without the image's size: as 3 x 3, unless rows and columns are given.
+    """
+    names, tile = arguments.get("object"), check_tile(arguments.get("tile"))
+    if tile is None:
+        tiles = 0
+    elif isinstance(tile, tuple):
+        tiles = math.prod(tile)
+    else:
+        tiles = 9 if size is None else len(cut_tiles(size, tile, sight))
+    return (len(names) if isinstance(names, list) else 1) * (1 + tiles)
 
 
 async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ class ServerConfig:
         max_prompt_characters: Length of a question, of an object's name, or of all messages of a conversation.
         max_tokens: Largest max_tokens that a request may set.
         max_objects: Largest max_objects that a request may set.
+        max_parts: Names times image and tiles of a request; each counts as a request for max_open and the rate.
         max_open: Requests being answered; as many again may be uploading.
         max_sockets: Open WebSockets.
         max_open_bytes: Memory for their bodies and images together, at the peak of decoding too.
@@ -75,6 +76,7 @@ class ServerConfig:
     max_prompt_characters: int = setting(4000, least=1)
     max_tokens: int = setting(1024, least=1)
     max_objects: int = setting(150, least=1)
+    max_parts: int = setting(64, least=1)
     max_open: int = setting(256, least=1)
     max_sockets: int = setting(256, least=1)
     max_open_bytes: int = setting(1024 * MIB, least=1)

@@ -1,5 +1,6 @@
 """The path of requests from routes to the model: admission, body, images, limits, answer."""
 
+import asyncio
 import dataclasses
 import math
 import time
@@ -10,10 +11,11 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError
+from photonlite.images.decode import image_size
 from photonlite.images.fetch import fetch
 from photonlite.images.source import is_url
 from photonlite.server.bodies.reading import media_type, read_body
-from photonlite.server.calls import Call, ServedModel, ask_model, bounded
+from photonlite.server.calls import Call, ServedModel, ask_model, bounded, count_parts
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.images import RequestImages, from_data_uri
@@ -181,21 +183,37 @@ class Ingress:
         with Hold(permit) as hold:
             if isinstance(call.image, bytes):  # decoded in its caller's turn, so that it delays no other caller
                 call = dataclasses.replace(call, image=await self.images.open(call.image, hold))
+            parts = await self._count_parts(call)
+            self.check_rate(permit.caller, parts - 1)
             left = until - self.clock()
             if left <= 0:
                 raise DeadlineError("no turn came in time: ask again when less is open")
-            result = await ask_model(self.model, dataclasses.replace(call, deadline_s=left, realtime=goes_first))
+            with permit.places(parts - 1):
+                result = await ask_model(self.model, dataclasses.replace(call, deadline_s=left, realtime=goes_first))
             if call.stream:
                 hold.keep()
         return result
+
+    async def _count_parts(self, call: Call) -> int:
+        """Return how many requests a call makes of the engine; raises 422 over the limit."""
+        size = None
+        if call.arguments.get("tile") is not None and call.image is not None:
+            size = await asyncio.to_thread(image_size, call.image)
+        parts, limit = count_parts(call.arguments, size, self.model.sight), self.config.max_parts
+        if self._rate is not None:
+            limit = min(limit, self.config.requests_per_minute or limit)
+        if parts > limit:
+            message = f"names and tiles make {parts} requests, over the limit of {limit}: ask for fewer"
+            raise HttpError(422, message, code="over_limit", limit="max_parts")
+        return parts
 
     def _check_alive(self) -> None:
         if not self.model.alive:
             raise _unavailable("the engine has stopped, and so does the server: ask another one", "engine_died")
 
-    def check_rate(self, caller: Caller) -> None:
-        """Count a request, or a frame of a socket; raises 429 over the rate limit."""
-        wait_s = 0.0 if self._rate is None else self._rate.take(caller.id)
+    def check_rate(self, caller: Caller, count: int = 1) -> None:
+        """Count requests, or frames of a socket; raises 429 over the rate limit."""
+        wait_s = 0.0 if self._rate is None else self._rate.take(caller.id, count)
         if wait_s > 0:
             reason = f"more than {self.config.requests_per_minute} requests a minute"
             raise try_later(reason, "rate_limit_exceeded", math.ceil(wait_s), "requests_per_minute")

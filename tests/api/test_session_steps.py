@@ -16,12 +16,14 @@ from photonlite.errors import (
     ModelError,
     RequestCancelledError,
     SchemaError,
+    SettingsError,
     StepError,
     TruncatedError,
 )
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.skills.encode import FixedGrammar
+from photonlite.skills.tiles import Region
 from tests.api.fakes import (
     BYTES,
     GUARD,
@@ -456,13 +458,17 @@ def part_request(budget: int = 5) -> Request:
     return Request("detect", (Token(1),), Words(budget), budget, SamplingSettings())
 
 
+def tiled(regions: list[Region | None]) -> Any:
+    return lambda size: [(region, part_request()) for region in regions]
+
+
 class Joined:
     """A call of several requests about one image."""
 
-    def __init__(self, count: int = 3, *, deadline_s: float = 60.0, **options: Any) -> None:
+    def __init__(self, count: int = 3, *, deadline_s: float = 60.0, parts: Any = None, **options: Any) -> None:
         self.engine, self.threads, self.image = FakeEngine(), Threads(), Source()
-        parts = tuple(part_request() for _ in range(count))
-        asked = dataclasses.replace(parts[0], **options)
+        parts = parts or tiled([None] * count)
+        asked = dataclasses.replace(part_request(), **options)
         self.session = make_session(self.engine, self.threads)
         self.handle = self.session.launch(task(asked, self.image, deadline_s=deadline_s, parts=parts))
         self.threads.work()
@@ -553,8 +559,7 @@ def test_cancelling_during_submission_submits_no_further_request() -> None:
     engine, threads = FakeEngine(), Threads()
     handles: list[RequestHandle] = []
     engine.on_submit = lambda sequence: handles[0].cancel()
-    parts = (part_request(), part_request())
-    handles.append(make_session(engine, threads).launch(task(parts[0], Source(), parts=parts)))
+    handles.append(make_session(engine, threads).launch(task(part_request(), Source(), parts=tiled([None, None]))))
     threads.work()
 
     assert engine.cancelled == engine.sequences
@@ -587,10 +592,61 @@ def test_a_refused_request_ends_the_call() -> None:
         engine.refusal = EngineDiedError("it stopped")
 
     engine.on_submit = refuse
-    parts = (part_request(), part_request())
-    handle = make_session(engine, threads).launch(task(parts[0], Source(), parts=parts))
+    handle = make_session(engine, threads).launch(task(part_request(), Source(), parts=tiled([None, None])))
     threads.work()
 
     with pytest.raises(EngineDiedError):
         handle.result()
     assert engine.cancelled == engine.sequences
+
+
+# ---- tiles of an image
+
+
+LEFT, RIGHT = (Region((x, 0, x + 4, 4), (x, 0, x + 4, 4)) for x in (0, 2))
+
+
+def test_tiles_are_parts_of_the_one_image_that_was_prepared() -> None:
+    joined = Joined(parts=tiled([None, None, LEFT, LEFT, RIGHT]))
+
+    assert joined.image.prepared == 1
+    images = [sequence.image for sequence in joined.engine.sequences]
+    assert [image.size for image in images] == [(6, 4), (6, 4), (4, 4), (4, 4), (4, 4)]
+    assert [image.key for image in images[:2]] == [images[0].key] * 2
+    assert images[2] is images[3]
+    assert len({image.key for image in images}) == 3
+
+
+def test_a_call_with_tiles_holds_its_permit_until_all_of_them_were_cut() -> None:
+    joined = Joined(parts=tiled([None, LEFT, RIGHT]))
+    for number in (0, 1):
+        joined.finish(number)
+        assert joined.session.gate.held == BYTES
+
+    joined.finish(2)
+    assert joined.session.gate.held == 0
+
+
+def test_the_cost_of_tiles_is_summed_and_each_image_is_prepared_once() -> None:
+    joined = Joined(parts=tiled([None, None, LEFT, LEFT, RIGHT]))
+    for sequence in joined.engine.sequences:
+        if sequence.image is not None and sequence.image.preprocess_s == 0:
+            sequence.image.preprocess_s = 0.125
+    before = joined.handle.preprocess_s
+    for number in range(5):
+        joined.finish(number)
+
+    metrics = joined.handle.result().metrics
+    assert metrics.preprocess_s == pytest.approx(before + 2 * 0.125)
+    assert (metrics.requests, metrics.tiles, metrics.prefill_s, metrics.output_tokens) == (5, 2, 1.25, 5)
+    assert joined.handle.result().picture_size == (6, 4)
+
+
+def test_tiles_that_the_image_does_not_allow_fail_the_call() -> None:
+    def refuse(size: tuple[int, int]) -> Any:
+        raise SettingsError(f"no tiles of {size}")
+
+    joined = Joined(parts=refuse)
+    with pytest.raises(SettingsError, match="no tiles"):
+        joined.handle.result()
+    assert (joined.engine.sequences, joined.session.open, joined.session.gate.held) == ([], set(), 0)

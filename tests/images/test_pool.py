@@ -4,6 +4,7 @@ import io
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -382,3 +383,21 @@ def test_every_pixel_of_a_large_image_counts_and_threads_do_not() -> None:
             pixels[place] ^= 1
             keys.add(image_key(image, bytes(pixels), run_tasks=run_tasks))
     assert len(keys) == 4
+
+
+def test_a_part_of_an_image_is_cut_as_an_image_of_its_pixels_when_it_is_requested() -> None:
+    source = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    with closing(ImagePool(SPEC, ImageLimits(), 1)) as pool:
+        whole = pool.prepare(source, cache_salt="tenant")
+        part = whole.part((10, 5, 40, 35))
+        assert (part.size, part.crops, part.preprocess_s, part.cache_salt) == ((30, 30), None, 0.0, "tenant")
+        assert len({whole.key, part.key, whole.part((10, 5, 40, 36)).key}) == 3
+        assert part.key == pool.prepare(source, cache_salt="tenant").part((10, 5, 40, 35)).key
+        part.request_crops()
+        pool.submit(lambda: None).result()
+
+        wanted = pool.cut(source.crop((10, 5, 40, 35)))
+        assert part.preprocess_s > 0
+        assert isinstance(part.crops, ImageCrops)
+        assert isinstance(wanted, ImageCrops)
+        assert np.array_equal(part.crops.pixels, wanted.pixels)

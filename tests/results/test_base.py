@@ -75,6 +75,7 @@ def test_metrics_go_to_json_by_name_and_add_up():
         "time_to_first_token_s": 0.51,
         "queue_s": 0.0,
         "requests": 1,
+        "tiles": 0,
     }
     assert METRICS.total_s == pytest.approx(1.01)
 

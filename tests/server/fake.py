@@ -35,6 +35,7 @@ class FakeModel:
         self.name = "fake"
         self.skills: tuple[str, ...] = SKILLS
         self.max_batch = 8
+        self.sight = 400
         self.alive = True
         self.last_tick_s = 0.0
         self.calls: list[Call] = []

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import io
 from typing import Any
 
@@ -372,3 +373,68 @@ def test_duplicate_names_in_json_are_refused(path: str, body: str) -> None:
     answer = run(post(server(), path, body.encode(), {"content-type": "application/json"}))
 
     assert (answer.status, answer.code) == (400, "duplicate_name")
+
+
+SEVERAL = Call("detect", encoded((800, 600)), {"object": ["mug", "key"], "tile": [1, 2]})
+
+
+async def asked(entry: Ingress, call: Call) -> Any:
+    async with await entry.admit(request()) as permit:
+        permit.enter()
+        return await entry.answer(call, permit, None)
+
+
+def test_names_times_tiles_are_limited() -> None:
+    async def main() -> None:
+        fake = FakeModel()
+        error = await refusal(asked(ingress(fake, max_parts=5), SEVERAL))
+        assert (error.status, error.code, fake.calls) == (422, "over_limit", [])
+        assert "names and tiles make 6 requests, over the limit of 5" in str(error)
+        await asked(ingress(fake, max_parts=6), SEVERAL)
+        assert len(fake.calls) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(("tile", "parts"), [("auto", 10), (400, 14), (None, 2)])
+def test_tiles_are_counted_by_the_size_of_the_image(tile: Any, parts: int) -> None:
+    call = dataclasses.replace(SEVERAL, arguments={"object": ["mug", "key"], "tile": tile})
+
+    async def main() -> None:
+        error = await refusal(asked(ingress(max_parts=parts - 1), call))
+        assert f"make {parts} requests" in str(error)
+        await asked(ingress(max_parts=parts), call)
+
+    run(main())
+
+
+def test_each_name_and_tile_counts_against_the_rate() -> None:
+    async def main() -> None:
+        entry = ingress(clock=(clock := Clock()), requests_per_minute=10)
+        await asked(entry, SEVERAL)
+        error = await refusal(asked(entry, SEVERAL))
+        assert (error.status, error.code) == (429, "rate_limit_exceeded")
+        clock.now += 60.0
+        await asked(entry, SEVERAL)
+        clock.now += 60.0
+        too_many = await refusal(asked(ingress(requests_per_minute=5), SEVERAL))
+        assert too_many.status == 422
+
+    run(main())
+
+
+def test_each_name_and_tile_takes_a_place_among_open_requests() -> None:
+    async def main() -> None:
+        fake = FakeModel()
+        fake.hang()
+        entry = ingress(fake, max_open=8)
+        one = asyncio.ensure_future(asked(entry, SEVERAL))
+        await fake.begun.wait()
+        assert entry.limiter.requests.used == 6
+        error = await refusal(asked(entry, SEVERAL))
+        assert (error.status, error.code) == (429, "queue_full")
+        one.cancel()
+        await asyncio.gather(one, return_exceptions=True)
+        assert entry.limiter.requests.used == 0
+
+    run(main())

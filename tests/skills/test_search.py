@@ -7,13 +7,13 @@ from photonlite.errors import PromptError, SettingsError
 from photonlite.request import Completion, SamplingSettings, Token
 from photonlite.results import Detections
 from photonlite.skills import detect, point
-from photonlite.skills.search import Search, check_search
+from photonlite.skills.search import Scope, Search
 from tests.skills.fake import METRICS, FakePrompts, completion, coordinate, size
 
 
 def search(names: Any, **options: Any) -> Search[Detections]:
     build = partial(detect.build, FakePrompts(), settings=SamplingSettings())
-    return Search(names, build, detect.finish, **{"min_score": 0.0, "overlap": "keep", **options})
+    return Search(names, build, detect.finish, Scope(**options), 400)
 
 
 def found(*probabilities: float, x: float = 0.5) -> Completion:
@@ -70,7 +70,7 @@ def test_the_best_of_overlapping_names_stays_if_asked_for() -> None:
 
 def test_points_are_joined_as_well() -> None:
     build = partial(point.build, FakePrompts(), settings=SamplingSettings())
-    result = Search(["mug", "key"], build, point.finish, min_score=0.0, overlap="keep").finish(
+    result = Search(["mug", "key"], build, point.finish, Scope(), 400).finish(
         joined(completion(coordinate(0.5), coordinate(0.5), 0), completion(coordinate(0.25), coordinate(0.5), 0))
     )
 
@@ -81,8 +81,6 @@ def test_points_are_joined_as_well() -> None:
 def test_an_unusable_threshold_is_refused(min_score: Any) -> None:
     with pytest.raises(SettingsError, match=r"min_score is .*give a number from 0 to 1"):
         search("mug", min_score=min_score)
-    with pytest.raises(SettingsError, match="min_score"):
-        check_search({"min_score": min_score})
 
 
 def test_unusable_names_and_overlaps_are_refused() -> None:
@@ -90,3 +88,41 @@ def test_unusable_names_and_overlaps_are_refused() -> None:
         search("mug", overlap="all")
     with pytest.raises(PromptError, match="twice"):
         search(["mug", "mug"])
+
+
+def test_each_name_is_asked_of_the_image_and_of_its_tiles() -> None:
+    asked = search(["mug", "key"], tile=(2, 2))
+    parts = asked.parts((100, 80))
+
+    assert [request.subject for _, request in parts] == ["mug", "key"] * 5
+    assert [region and region.box[:2] for region, _ in parts][::2] == [None, (0, 0), (42, 0), (0, 34), (42, 34)]
+    assert len({id(request.grammar) for _, request in parts}) == 10
+    assert search("mug", tile=(2, 2)).joined
+    assert [region for region, _ in search("mug", tile=(1, 1)).parts((100, 80))] == [None]
+
+
+def test_what_tiles_show_is_one_result_in_the_order_of_the_names() -> None:
+    asked = search(["mug", "key"], tile=(1, 2), min_score=0.3)
+    nothing, mug, key = found(), found(0.9, x=0.3), found(0.8, x=0.7)
+    whole, left, right = (found(0.6, x=0.5), key), (mug, nothing), (nothing, found(0.2))
+    completion = Completion((), "stop", METRICS, (100, 80), (*whole, *left, *right))
+
+    result = asked.finish(completion)
+    assert [(item["label"], item["score"]) for item in result["objects"]] == [("mug", 0.6), ("mug", 0.9), ("key", 0.8)]
+    assert result["objects"][1]["x_min"] == pytest.approx((0.3 - 0.125) * 0.58)
+
+
+def test_too_many_requests_are_refused_with_the_number() -> None:
+    names = [str(number) for number in range(30)]
+    with pytest.raises(
+        SettingsError, match="30 names in the image and its 9 tiles make 300 requests, over the limit of"
+    ):
+        search(names, tile=(3, 3))
+    with pytest.raises(SettingsError, match="30 names in the image and its 9 tiles make 300 requests"):
+        search(names, tile="auto").parts((1100, 1100))
+
+
+def test_references_to_places_do_not_go_with_tiles() -> None:
+    with pytest.raises(SettingsError, match="spatial_refs are places in the whole image"):
+        Scope(tile="auto", spatial_refs=[(0.5, 0.5)])
+    assert Scope(spatial_refs=[(0.5, 0.5)]).tile is None

@@ -84,6 +84,7 @@ class FormFields(NamedTuple):
     flags: tuple[str, ...]
     repeated: tuple[str, ...]  # text, or a list of texts by repetition
     json: tuple[str, ...]
+    words: tuple[str, ...]  # those of `json` that may also be a word
 
 
 @cache
@@ -97,7 +98,8 @@ def form_fields(model: type[Body]) -> FormFields:
         return tuple(name for name, kinds in types.items() if kinds in sought)
 
     flags, repeated, texts = of({"boolean"}), of({"string", "array"}), of({"string"})
-    return FormFields(flags, repeated, tuple(name for name in types if name not in {*flags, *repeated, *texts}))
+    json = tuple(name for name in types if name not in {*flags, *repeated, *texts})
+    return FormFields(flags, repeated, json, words=of({"string", "integer", "array"}))
 
 
 def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes], Json]:
@@ -132,6 +134,8 @@ def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
             try:
                 fields[name] = _parse(given[0])
             except ValueError as cause:
+                if name in names.words:
+                    continue
                 raise HttpError(422, f"the field {name!r} is not JSON", code="invalid_field") from cause
     return fields
 

@@ -63,6 +63,11 @@ Names = Annotated[
     Text | Annotated[list[InstanceOf[str]], Field(fail_fast=True, min_length=1, max_length=MAX_NAMES)],
     must_be(f"text, or a list of 1 to {MAX_NAMES} texts"),
 ]
+_Positive = Annotated[int, Field(ge=1)]
+TileForm = Annotated[
+    Literal["auto"] | _Positive | Annotated[list[_Positive], Field(min_length=2, max_length=2)],
+    must_be('"auto", the side of a tile in pixels, or [rows, columns]'),
+]
 NotStreamed = Annotated[Literal[False], must_be("false or left out: the answer comes as a whole")]
 
 
@@ -118,6 +123,10 @@ class SearchRequest(SkillRequest):
     min_score: Unit = Field(0, description="Items with a lower score are left out.")
     overlap: Literal["keep", "best"] = Field(
         "keep", description="Whether of overlapping items of different names all stay, or the best score."
+    )
+    tile: TileForm | None = Field(
+        None,
+        description='Look in overlapping tiles as well: [rows, columns], the side of a tile in pixels, or "auto".',
     )
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Final, Self
 
 from photonlite.server.config import ServerConfig
@@ -71,16 +72,16 @@ class RateLimit:
         self._clock = clock
         self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
-    def take(self, caller: Hashable) -> float:
-        """Count a request; returns 0 if it may be made, else the seconds until one may."""
+    def take(self, caller: Hashable, count: int = 1) -> float:
+        """Count requests, at most a minute's; returns 0 if they may be made, else the seconds until they may."""
         now = self._clock()
         tokens, since = self._buckets.pop(caller, (float(self._per_minute), now))
         tokens = min(float(self._per_minute), tokens + (now - since) * self._per_minute / 60)
-        granted = tokens >= 1
-        self._buckets[caller] = (tokens - 1 if granted else tokens, now)
+        granted = tokens >= count
+        self._buckets[caller] = (tokens - count if granted else tokens, now)
         if len(self._buckets) > _CALLERS:
             self._buckets.popitem(last=False)
-        return 0.0 if granted else (1 - tokens) * 60 / self._per_minute
+        return 0.0 if granted else (count - tokens) * 60 / self._per_minute
 
 
 class Permit:
@@ -119,6 +120,18 @@ class Permit:
         if not self._closed:
             self._bytes -= size
             self._limiter.bytes.give(self.caller, size)
+
+    @contextmanager
+    def places(self, count: int) -> Iterator[None]:
+        """Take so many further places among open requests while a block runs; raises 429."""
+        requests = self._limiter.requests
+        if not requests.take(self.caller, count, own=int(self._room is requests)):
+            raise self._limiter.no_place(requests, self.caller)
+        try:
+            yield
+        finally:
+            if count:
+                requests.give(self.caller, count)
 
     def keep(self) -> None:
         self._kept = True
@@ -185,7 +198,7 @@ class RequestLimiter:
         """Admit a request whose body has not been read, or a WebSocket; raises 429 if the caller holds its share."""
         room = self.sockets if socket else self.uploads
         if not socket and not self.requests.has_room(caller):
-            raise self._no_place(self.requests, caller)
+            raise self.no_place(self.requests, caller)
         self.take_place(room, caller)
         self.open += 1
         self._empty.clear()
@@ -193,7 +206,7 @@ class RequestLimiter:
 
     def take_place(self, room: Shares, caller: Caller) -> None:
         if not room.take(caller):
-            raise self._no_place(room, caller)
+            raise self.no_place(room, caller)
 
     def leave(self) -> None:
         self.open -= 1
@@ -203,7 +216,7 @@ class RequestLimiter:
     async def settled(self) -> None:
         await self._empty.wait()
 
-    def _no_place(self, room: Shares, caller: Caller) -> HttpError:
+    def no_place(self, room: Shares, caller: Caller) -> HttpError:
         reason = f"{room.used} of {room.capacity} {room.name} are open, {room.held(caller)} of them yours"
         return self.busy(reason, "queue_full", caller, "max_sockets" if room is self.sockets else "max_open")
 

@@ -11,6 +11,7 @@ The engine answers in the order in which it gets requests, so what is inside mus
 - Otherwise, and for `_PRESENT_S` after another caller has left, so many are inside that each takes at most as many
   times as long as alone as there are callers; `Crowding` knows how many. A caller with none inside counts as one.
 - Each caller may always have one inside, and as many as another one relative to its weight.
+- A request about several names or tiles counts as that many.
 
 Real-time requests go before bulk work, also inside the engine, until their caller is `_LEAD_S` ahead of others.
 """
@@ -21,7 +22,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from photonlite.server.calls import Call
+from photonlite.server.calls import Call, count_parts
 from photonlite.server.limits.callers import Caller
 
 _PRESENT_S: Final = 60.0  # seconds after its last answer for which a caller counts as present
@@ -42,6 +43,7 @@ class Kind(NamedTuple):
     form: bool  # constrained by a schema, choices or a pattern
     reasoning: bool
     length: int  # binary digits of the limit of tokens or objects
+    parts: int = 1  # requests that it makes of the engine, about: a power of two
 
 
 def kind_of(call: Call) -> Kind:
@@ -49,7 +51,8 @@ def kind_of(call: Call) -> Kind:
     settings: Any = arguments.get("settings") or {}
     limit = settings.get("max_tokens" if call.skill in ("caption", "query") else "max_objects", 0)
     form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
-    return Kind(call.skill, call.image is not None, form, bool(arguments.get("reasoning")), int(limit).bit_length())
+    length, parts = int(limit).bit_length(), 1 << (count_parts(arguments) - 1).bit_length()
+    return Kind(call.skill, call.image is not None, form, bool(arguments.get("reasoning")), length, parts)
 
 
 class RunningMean:
@@ -192,11 +195,12 @@ class EngineTurns:
             line.waiting[turn.kind] -= 1
         else:
             self._inside.remove(turn)
-            line.inside -= 1
-            used, seconds = self._work - turn.entered, self._at - turn.begun
+            line.inside -= turn.kind.parts
+            each, seconds = self._work - turn.entered, self._at - turn.begun
+            used = each * turn.kind.parts
             line.charge(used - turn.charged)
-            if answered and used and seconds / used <= self._batch:  # else it also waited inside
-                self._crowding.setdefault(turn.kind, Crowding()).add(seconds / used, seconds)
+            if answered and each and seconds / each <= self._batch:  # else it also waited inside
+                self._crowding.setdefault(turn.kind, Crowding()).add(seconds / each, seconds)
             self._costs.add(turn.kind, used, answered=answered)
         self._least = max(self._least, min(other.used for other in self._busy.values()))
         if not (line.inside or line.queue):
@@ -224,7 +228,7 @@ class EngineTurns:
             factor = 1 + sum(min(self._sum_of(other.waiting), most * other.caller.weight) for other in others) / mean
             mean, variance = mean * factor, variance * factor**2
         if kind is not None:
-            sharing = len(self._inside) + 1
+            sharing = self._parts_inside / kind.parts + 1
             mean += cost * sharing
             variance += self._costs.of(kind).variance_of_sum(1) * sharing**2
         return _MARGIN * (mean + _SPREADS * math.sqrt(variance))
@@ -241,8 +245,12 @@ class EngineTurns:
     def _advance(self) -> None:
         now = self._clock()
         if self._inside:
-            self._work += (now - self._at) / len(self._inside)
+            self._work += (now - self._at) / self._parts_inside
         self._at = now
+
+    @property
+    def _parts_inside(self) -> int:
+        return sum(turn.kind.parts for turn in self._inside)
 
     def _grant(self) -> None:
         while (line := self._next()) is not None and self._has_room(line):
@@ -252,7 +260,7 @@ class EngineTurns:
             turn.charged = self._costs.of(turn.kind).mean
             within_lead = all(line.used - other.used <= _LEAD_S for other in self._busy.values())
             line.charge(turn.charged)
-            line.inside += 1
+            line.inside += turn.kind.parts
             self._inside.add(turn)
             if not turn.granted.done():  # else its task was cancelled and is about to leave
                 turn.granted.set_result(turn.realtime and within_lead)
@@ -265,7 +273,7 @@ class EngineTurns:
 
     def _has_room(self, line: _Line) -> bool:
         """Whether the next request of the caller whose turn it is may enter the engine."""
-        inside = len(self._inside)
+        inside, parts = self._parts_inside, line.queue[0].kind.parts
         if not line.inside or line.realtime:
             return inside < 2 * self._batch
         while self._absent and next(iter(self._absent.values()))[1] < self._at - _PRESENT_S:
@@ -278,15 +286,15 @@ class EngineTurns:
             return False
         if others and all(len(other.queue) >= self._batch for other in self._busy.values()):
             return True
-        if any(line.inside + 1 <= other.inside * line.caller.weight / other.caller.weight for other in others):
+        if any(line.inside + parts <= other.inside * line.caller.weight / other.caller.weight for other in others):
             return True
         crowding = self._crowding.setdefault(line.queue[0].kind, Crowding())
-        return inside + reserved + 1 <= crowding.room(1 + (len(others) or 1))
+        return inside + reserved + parts <= crowding.room(1 + (len(others) or 1))
 
     def _cost(self, kind: Kind) -> float:
         """Cost of a request: at least what those of its kind inside have used so far."""
         used = [self._work - turn.entered for turn in self._inside if turn.kind == kind and turn.entered is not None]
-        return max(self._costs.of(kind).mean, sum(used) / len(used) if used else 0.0)
+        return max(self._costs.of(kind).mean, kind.parts * sum(used) / len(used) if used else 0.0)
 
     def _sum_of(self, kinds: Counter[Kind]) -> float:
         return sum(self._cost(kind) * count for kind, count in kinds.items())

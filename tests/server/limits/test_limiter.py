@@ -103,3 +103,14 @@ def test_the_longest_silent_caller_is_forgotten_first(monkeypatch: pytest.Monkey
         limit.take(caller)
     assert limit.take("a") > 0
     assert limit.take("b") == 0
+
+
+def test_several_requests_are_taken_from_the_rate_together_or_not_at_all() -> None:
+    now = [0.0]
+    rate = RateLimit(6, lambda: now[0])
+    assert rate.take("a", 4) == 0
+    assert rate.take("a", 4) == pytest.approx(20)
+    assert rate.take("a", 2) == 0
+    now[0] = 40.0
+    assert rate.take("a", 4) == 0
+    assert rate.take("a") > 0

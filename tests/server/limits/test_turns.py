@@ -343,3 +343,37 @@ def test_few_requests_are_measured_before_many() -> None:
     assert Crowding().room(2) == 2
     assert crowded(1.0, 1.0, (8,)).room(2) == 2
     assert crowded(1.0, 1.0, (1,)).room(2) == math.inf
+
+
+def test_names_and_tiles_count_as_requests() -> None:
+    def parts(**arguments: object) -> int:
+        return kind_of(Call("detect", b"", {"object": "mug", **arguments})).parts
+
+    assert parts() == 1
+    assert parts(object=["mug"]) == 1
+    assert parts(object=["mug", "key", "dog"]) == 4
+    assert parts(tile=[3, 3]) == 16
+    assert parts(tile="auto", object=["mug", "key"]) == 32
+
+
+MANY = KIND._replace(parts=4)
+
+
+@checked
+def test_a_request_of_many_parts_fills_the_engine_like_as_many_requests(turns: EngineTurns, clock: Clock) -> None:
+    first, second = turns.join(A, MANY), turns.join(A, KIND)
+    assert inside([first, second]) == [first, second]
+    later = turns.join(A, KIND)
+    assert not inside([later])  # five parts are inside already, a quarter more than four
+    answer(turns, clock, first)
+    assert inside([second, later]) == [second, later]
+
+
+@checked
+def test_a_caller_pays_for_each_part(turns: EngineTurns, clock: Clock) -> None:
+    many, one = turns.join(A, MANY), turns.join(B, KIND)
+    clock.now += 5.0
+    turns.leave(many, answered=True)
+    turns.leave(one, answered=True)
+
+    assert turns._absent["a"][0] == pytest.approx(4 * turns._absent["b"][0])

@@ -24,9 +24,9 @@ COMMON = ("image_url", "settings", "model", "stream", "strict")
 FIELDS = {
     "caption": ("length",),
     "query": ("question", "reasoning", "spatial_refs", "schema", "choices", "regex"),
-    "detect": ("object", "min_score", "overlap"),
-    "point": ("object", "min_score", "overlap", "spatial_refs"),
-    "segment": ("object", "min_score", "overlap", "spatial_refs"),
+    "detect": ("object", "min_score", "overlap", "tile"),
+    "point": ("object", "min_score", "overlap", "tile", "spatial_refs"),
+    "segment": ("object", "min_score", "overlap", "tile", "spatial_refs"),
 }
 CONFIG = ServerConfig(api_keys=("k",), max_tokens=77, max_objects=5, max_prompt_characters=300)
 

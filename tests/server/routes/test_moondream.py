@@ -369,6 +369,11 @@ def test_several_names_are_a_list_or_a_repeated_field(skill: str) -> None:
         ({"object": ["mug", "x" * 4001]}, "prompt_too_long"),
         ({"object": "mug", "min_score": 1.5}, "invalid_field"),
         ({"object": "mug", "overlap": "all"}, "invalid_field"),
+        ({"object": "mug", "tile": "3x3"}, "invalid_field"),
+        ({"object": "mug", "tile": [3]}, "invalid_field"),
+        ({"object": "mug", "tile": 0}, "invalid_field"),
+        ({"object": "mug", "tile": [100, 100]}, "invalid_settings"),
+        ({"object": "mug", "tile": 640}, "invalid_settings"),
     ],
 )
 def test_unusable_names_and_thresholds_are_refused(fields: dict[str, Any], code: str) -> None:
@@ -376,3 +381,25 @@ def test_unusable_names_and_thresholds_are_refused(fields: dict[str, Any], code:
     answer = run(post(server(fake), "/v1/detect", {"image_url": DATA_URI, **fields}))
 
     assert (answer.status, answer.code, fake.calls) == (422, code, [])
+
+
+@pytest.mark.parametrize("tile", ["auto", 4, [1, 2]])
+def test_tiles_reach_the_model_from_json_and_from_a_form(tile: Any) -> None:
+    fake = FakeModel()
+    app = server(fake)
+    text = tile if isinstance(tile, str) else json.dumps(tile)
+
+    async def ask() -> list[int]:
+        body, headers = form({"object": "mug", "tile": text})
+        return [
+            (await post(app, "/v1/detect", {"image_url": DATA_URI, "object": "mug", "tile": tile})).status,
+            (await post(app, "/v1/detect", body, headers)).status,
+            (
+                await post(
+                    app, f"/v1/detect?object=mug&tile={text}".replace(" ", ""), PNG, {"content-type": "image/png"}
+                )
+            ).status,
+        ]
+
+    assert run(ask()) == [200] * 3
+    assert [call.arguments["tile"] for call in fake.calls] == [tile] * 3
