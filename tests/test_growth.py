@@ -46,6 +46,9 @@ def ask_everything(model: VisionModel) -> None:
     model.query(None, "why?" * 9, settings=SETTINGS, cache_salt="other", realtime=True)
     model.query(IMAGE, "why?", choices=["ab", "ac", "b", "ba", "bab"])
     model.query(IMAGE, "why?", regex="[ab]{2}", settings=SETTINGS)
+    model.detect(IMAGE, ["mug", "key"], settings={"max_objects": 2}, tile=(1, 2))
+    with contextlib.suppress(PhotonliteError):
+        model.point(IMAGE, ["mug", "key"], deadline_s=1e-3)
     encoded = model.encode_image(IMAGE)
     stream = model.caption(encoded, stream=True)["caption"]
     next(iter(stream))
