@@ -637,6 +637,15 @@ def test_one_name_is_asked_for_as_text_and_has_no_legend(page: Page, image: Path
 
 
 @pytest.mark.long
+def test_too_many_names_are_said_at_their_field(page: Page, image: Path) -> None:
+    detect(page, image, ", ".join(f"mug {number}" for number in range(65)))
+
+    assert list(page.errors()) == ["object-error"]
+    assert "1 to 64 texts" in page.errors()["object-error"]
+    assert page.fake.calls == []
+
+
+@pytest.mark.long
 def test_the_legend_picks_its_name_out_of_the_image(page: Page, image: Path) -> None:
     page.fake.results["detect"] = labelled("cup", "mug", "cup")
     detect(page, image, "mug, cup")

@@ -167,7 +167,7 @@ function fail(error, skill) {
   if (!(error instanceof ApiError)) return complain("run-error", error.message);
   let place = PLACES[error.code] || "run-error";
   if ([413, 415].includes(error.status)) place = "picture-error";
-  if (error.code === "invalid_prompt") place = skill === "query" ? "question-error" : "object-error";
+  if (["invalid_prompt", "invalid_field"].includes(error.code)) place = skill === "query" ? "question-error" : "object-error";
   if (error.status === 401) askForKey(error.message);
   else complain(place, error.message);
   showReady();
