@@ -14,8 +14,8 @@ from tests.growth import grown, table_sizes
 from tests.serving import IMAGE, make_image, run, serve
 
 SETTINGS = {"max_tokens": 6}
-BOUNDED = ("_rows", "_deadlines", "_bins", "_buckets")
-"""Tables with a bound of their own: kept masks, deadlines of what has ended, histograms."""
+BOUNDED = ("_rows", "_deadlines", "_bins", "_buckets", "prefix._blocks", "prefix._idle")
+"""Tables with a bound of their own: kept masks, deadlines of what has ended, histograms, the pages of the cache."""
 
 
 class Held:

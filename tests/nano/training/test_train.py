@@ -154,7 +154,8 @@ def test_every_weight_is_trained_once_at_the_rate_given(trainer_of, optimizer):
     assert all(parameter.ndim >= 2 or group["weight_decay"] == 0 for group in groups for parameter in group["params"])
 
     before = state(trainer.learner)
-    parts = trainer._step(Difficulty(), 1e-4)
+    while not (parts := trainer._step(Difficulty(), 1e-4))["start"]:  # two scenes may be asked for no outline
+        pass
     assert all(group["lr"] == 1e-4 for group in groups)
     assert set(parts) == set(vars(Weights()))
     assert all(bool(value.isfinite()) for value in parts.values())
