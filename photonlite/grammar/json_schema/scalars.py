@@ -32,7 +32,7 @@ _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _TIME = f"{_CLOCK}:[0-5][0-9](?:\\.[0-9]{{1,6}})?(?:Z|[+-]{_CLOCK})"
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _WORD = "[a-z0-9_+-]"
-_LABEL = "[a-z0-9](?:[a-z0-9-]{0,22}[a-z0-9])?"
+_LETTER = "[a-z0-9]"
 _NUMBER = "(?:0|[1-9][0-9]{0,5})"
 
 # Formats of strings in the dialect of `regex.parser`: as strict as their standards, one spelling of each value, and all
@@ -47,9 +47,9 @@ FORMATS = {
     f"|T{_NUMBER}H(?:{_NUMBER}M(?:{_NUMBER}S)?)?|T{_NUMBER}M(?:{_NUMBER}S)?|T{_NUMBER}S)",
     "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",  # RFC 4122
     "ipv4": f"{_BYTE}(?:\\.{_BYTE}){{3}}",  # RFC 2673, section 3.2
-    # A part of RFC 5321: names without quotes, hosts by name. Its limits (64 characters before the @, 63 in a label)
-    # bound the answer, and shorter ones do here: a model that knows no address would fill them.
-    "email": f"{_WORD}{{1,16}}(?:\\.{_WORD}{{1,15}}){{0,2}}@{_LABEL}(?:\\.{_LABEL}){{0,2}}\\.[a-z]{{2,12}}",
+    # A part of RFC 5321: names without quotes, hosts by name, in lower case. The counts, besides those of dots and
+    # hyphens, run over all words and all labels: a model that knows no address would fill each of them.
+    "email": f"{_WORD}(?:\\.?{_WORD}){{0,31}}@{_LETTER}(?:(?:\\.|-{{0,2}}){_LETTER}){{0,39}}\\.[a-z]{{2,12}}",
 }
 
 

@@ -11,7 +11,7 @@ from photonlite.grammar.regex.rewrite import lengths
 def test_a_text_of_any_format_ends(name: str) -> None:
     longest = lengths(parse_regex(FORMATS[name])).high
     assert longest is not None
-    assert longest <= 140
+    assert longest <= 200
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,23 @@ def test_a_text_of_any_format_ends(name: str) -> None:
         ("ann@example.com", True),
         ("ann.b-c+shop@mail.example.co.uk", True),
         ("a.b.c@x.org", True),
-        ("a" * 16 + "@" + "b" * 24 + ".museum", True),
-        ("a" * 17 + "@b.com", False),
-        ("a@" + "b" * 25 + ".com", False),
+        ("christopherjohnson@gmail.com", True),
+        ("customerservice24h@shop.de", True),
+        ("pr@mail.international-chamber-of-commerce.org", True),
+        ("a@vermoegensberatung.versicherung", True),
+        ("a@xn--bcher-kva.example", True),
+        ("a@mail.cs.ox.ac.uk", True),
+        ("a.b.c.d.e@x.org", True),
+        ("a" * 32 + "@" + "b" * 40 + ".museum", True),
+        ("a" * 33 + "@b.com", False),
+        ("a@" + "b" * 41 + ".com", False),
+        ("a@" + "b.c" * 21 + ".com", False),
+        ("a..b@b.com", False),
+        (".a@b.com", False),
         ("a.@b.com", False),
         ("a@-b.com", False),
+        ("a@b-.com", False),
+        ("a@b..com", False),
         ("a@b", False),
         ("A@b.com", False),
     ],
