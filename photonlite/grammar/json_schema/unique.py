@@ -10,7 +10,7 @@ from typing import Any
 
 from photonlite.errors import GrammarTooLargeError
 from photonlite.grammar.json_schema.disjoint import value_key
-from photonlite.grammar.json_schema.keywords import Schema, named, refuse, resolved, sequence_of, types_of
+from photonlite.grammar.json_schema.keywords import Schema, decimal_of, named, refuse, resolved, sequence_of, types_of
 from photonlite.grammar.json_schema.numbers import whole_bounds
 from photonlite.grammar.json_schema.scalars import bounds_of, of_types
 from photonlite.grammar.json_schema.text import COMMA, bracketed, some_of, value
@@ -85,8 +85,10 @@ def _values_of_type(schema: Schema, name: str, where: str) -> list[Any] | None:
     low, high = whole_bounds(*bounds_of(schema, where))
     if low is None or high is None or high - low >= MAX_VALUES:
         return None
-    step = schema.get("multipleOf", 1)
-    return [number for number in range(low, high + 1) if number % step == 0]
+    step = decimal_of(schema, "multipleOf", where)
+    # A whole number is a multiple of 5/2 where it is one of 5.
+    unit = 1 if step is None else step.as_integer_ratio()[0]
+    return [number for number in range(low, high + 1) if number % unit == 0]
 
 
 def _joined(parts: Sequence[list[Any] | None]) -> list[Any] | None:
