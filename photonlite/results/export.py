@@ -121,7 +121,9 @@ def supervision_detections(
 
 
 def _track_ids(items: Sequence[Mapping[str, Any]]) -> NDArray[np.int64] | None:
-    """Return the ids over frames, -1 where an item has none yet; None without a tracker."""
+    """Return the ids over frames, -1 for none yet and for what is no int64 (ROS has texts); None without any."""
     if not any("track_id" in item for item in items):
         return None
-    return np.array([-1 if (number := item.get("track_id")) is None else number for item in items], dtype=np.int64)
+    numbers = [item.get("track_id") for item in items]
+    known = [isinstance(number, int) and abs(number) < 2**63 for number in numbers]
+    return np.array([number if fits else -1 for number, fits in zip(numbers, known, strict=True)], dtype=np.int64)

@@ -14,6 +14,8 @@ Result = TypeVar("Result", bound=SpatialBase[Any])
 
 _SIDE: Final = 1000.0  # the longer side of the image in the tracker's units
 _APART: Final = 10 * _SIDE  # between the boxes of different labels, which then never overlap
+_LEAST_OVERLAP: Final = 1e-6  # at 0 boxes that do not overlap at all, of any labels, would match
+_MOST_OVERLAP: Final = 0.999  # at 1 no box that moves would match
 _POINT: Final = 50.0  # half the side of the square that stands for a point
 
 
@@ -45,7 +47,7 @@ class Tracker:
         rate: Updates per second, for videos whose frames are handed in without their times.
         keep_s: Seconds for which an object that is not seen keeps its id.
         min_score: Objects below it get no new id, and keep one only where no better object claims it.
-        min_overlap: Intersection over union, in [0, 1), that two boxes of one object have at least.
+        min_overlap: Intersection over union, from 0 to 0.999, that boxes of one object have at least; at 0, any.
 
     Raises:
         MissingDependencyError: The package trackers is not installed.
@@ -59,7 +61,7 @@ class Tracker:
             ("rate", rate, 1e-3, 1e6),
             ("keep_s", keep_s, 0, 1e6),
             ("min_score", min_score, 0, 1),
-            ("min_overlap", min_overlap, 0, 1),
+            ("min_overlap", min_overlap, 0, _MOST_OVERLAP),
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise SettingsError(f"{name} is {value!r:.60}: give a number from {least:g} to {most:g}")
@@ -68,7 +70,7 @@ class Tracker:
             lost_track_buffer=round(30 * keep_s),  # the package counts frames of a thirtieth of a second
             track_activation_threshold=min_score,
             high_conf_det_threshold=min_score,
-            minimum_iou_threshold=min_overlap,
+            minimum_iou_threshold=max(min_overlap, _LEAST_OVERLAP),
         )
         self._detections = importlib.import_module("supervision").Detections
         self._labels: dict[str, int] = {}

@@ -66,6 +66,16 @@ def test_labels_are_tracked_apart() -> None:
     assert ids(tracker.update(found(box(0.5, "mug")))) == [2]
 
 
+def test_without_a_least_overlap_an_object_gets_no_id_of_another_label_or_place() -> None:
+    tracker = Tracker(min_overlap=0)
+    for _ in range(2):
+        tracker.update(found(box(0.1, "cat")))
+    for _ in range(2):
+        dog = tracker.update(found(box(0.8, "dog")))
+        assert ids(dog) != [1]
+    assert ids(dog) == [2]
+
+
 def test_doubtful_objects_keep_an_id_and_get_none() -> None:
     tracker = Tracker(min_score=0.5)
     for _ in range(2):
@@ -122,8 +132,22 @@ def test_supervision_gets_the_ids() -> None:
     assert found(box(0.5)).to_supervision().tracker_id is None
 
 
+def test_ids_that_are_texts_are_none_to_supervision() -> None:
+    boxes = [{**box(0.1), "track_id": number} for number in (7, "e3f0-11", None, 10**20)]
+
+    assert found(*boxes).to_supervision().tracker_id.tolist() == [7, -1, -1, -1]
+
+
 @pytest.mark.parametrize(
-    "options", [{"rate": 0}, {"keep_s": -1}, {"min_score": 2}, {"min_overlap": "0.1"}, {"rate": float("nan")}]
+    "options",
+    [
+        {"rate": 0},
+        {"keep_s": -1},
+        {"min_score": 2},
+        {"min_overlap": "0.1"},
+        {"min_overlap": 1.0},
+        {"rate": float("nan")},
+    ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(options))):
