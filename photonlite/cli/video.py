@@ -4,10 +4,12 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from PIL import Image
 from tqdm import tqdm
 
 from photonlite.cli.parser import SPATIAL
@@ -31,6 +33,7 @@ class Footage(NamedTuple):
     total: int | None  # frames, about
     frame_bytes: int
     sound: Path | None  # the video that has the sound
+    pixel_aspect: Fraction = Fraction(1)
 
 
 def is_video(options: argparse.Namespace) -> bool:
@@ -99,13 +102,21 @@ def open_footage(source: str, rate: float | None) -> Footage:
         info = video_info(path)
         steps = info.rate or DEFAULT_RATE
         total = None if info.duration_s is None else round(info.duration_s * steps)
-        return Footage(video_frames(path), steps, total, 3 * info.size[0] * info.size[1], path)
+        return Footage(video_frames(path), steps, total, 3 * info.size[0] * info.size[1], path, info.pixel_aspect)
     opened = open_source(source)
     if not opened.repeatable:
         raise InputError(f"{source!r} has no end: photonlite realtime --source {source} answers its newest frames")
     steps = rate or opened.rate or DEFAULT_RATE
-    frames = (VideoFrame(image, number / steps) for number, image in enumerate(opened.play()))
-    return Footage(frames, steps, opened.count, UNKNOWN_BYTES, None)
+    return Footage(_timed(opened.play(), 1 / steps, own=rate is None), steps, opened.count, UNKNOWN_BYTES, None)
+
+
+def _timed(images: Iterator[Any], step_s: float, *, own: bool) -> Iterator[VideoFrame]:
+    """Give images their times: each is shown for `step_s`, or if `own` for its own duration where it has one."""
+    time_s = 0.0
+    for image in images:
+        yield VideoFrame(image, time_s)
+        own_ms = image.info.get("duration", 0) if own and isinstance(image, Image.Image) else 0
+        time_s += own_ms / 1000 or step_s
 
 
 @contextmanager
@@ -114,7 +125,7 @@ def _writer(options: argparse.Namespace, footage: Footage) -> Iterator[VideoWrit
     out = Path(options.output)
     if out.resolve() == Path(options.images[0]).resolve():
         raise InputError(f"--output {out} would overwrite the video itself: name another file")
-    writer = VideoWriter(out, footage.rate, sound_of=footage.sound)
+    writer = VideoWriter(out, footage.rate, pixel_aspect=footage.pixel_aspect, sound_of=footage.sound)
     try:
         with writer:
             yield writer
@@ -122,8 +133,8 @@ def _writer(options: argparse.Namespace, footage: Footage) -> Iterator[VideoWrit
         if writer.frames:
             print(f"drawn in {out}: {writer.frames} frames", file=sys.stderr)
         if writer.silenced:
-            lost = f"{out.suffix} cannot hold the sound ({', '.join(writer.silenced)})"
-            print(f"photonlite: {lost}: end the name in .mkv to keep it", file=sys.stderr)
+            lost = f"{out.suffix} cannot hold all of the sound ({', '.join(writer.silenced)})"
+            print(f"photonlite: {lost}: end the name in .mkv to keep what is not damaged", file=sys.stderr)
 
 
 def _window(model: Any, footage: Footage, every: int) -> int:

@@ -25,7 +25,9 @@ from typing import Any, Final, Self, TypeAlias
 
 from PIL import Image, ImageSequence
 
-from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError, SettingsError
+from photonlite.config import ImageLimits
+from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, InputError, SettingsError
+from photonlite.images.decode import decoder_errors, load_image
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.settings import plain
 from photonlite.video.reader import LIVE_URL, camera_frames, stream_frames, video_frames, video_info
@@ -41,10 +43,11 @@ _CAMERA: Final = re.compile(r"(?:camera:)?(\d{1,3})|/dev/video(\d{1,3})")
 
 @dataclass(frozen=True)
 class Frames:
-    play: Callable[[], Iterator[Any]] = field(repr=False)  # from the start
+    play: Callable[..., Iterator[Any]] = field(repr=False)  # from the start
     rate: float | None  # frames per second; None where they come at their own pace
     repeatable: bool  # whether playing again gives the same frames again
     count: int | None = None  # files in a folder
+    waits: bool = False  # whether `play` takes `wait`, which waits for so many seconds, and returns whether to stop
 
 
 def open_source(source: Source) -> Frames:
@@ -60,7 +63,7 @@ def open_source(source: Source) -> Frames:
         if camera is not None and not Path(source).is_file():
             return open_source(int(camera[1] or camera[2]))
         if LIVE_URL.match(str(source)):
-            return Frames(partial(stream_frames, str(source)), None, repeatable=False)
+            return Frames(partial(stream_frames, str(source)), None, repeatable=False, waits=True)
         return _open_path(Path(source))
     if callable(source):
         return Frames(partial(_called, source), DEFAULT_RATE, repeatable=False)
@@ -106,23 +109,31 @@ def _open_folder(folder: Path) -> Frames:
 
 
 def _frames_of(path: Path) -> Iterator[Image.Image | str]:
-    """Decode a file frame by frame. One that cannot be is given by its name, and fails when it is answered."""
+    """Decode a file frame by frame, each with its duration in milliseconds in `info`, if it has one.
+
+    A file that cannot be read is given by its name, and fails when it is answered; one whose later frames cannot be
+    raises an ImageDecodeError.
+    """
+    count = 0
     try:
-        with Image.open(path) as file:
+        with decoder_errors(repr(str(path)), "an image"), Image.open(path) as file:
             for frame in ImageSequence.Iterator(file):
-                yield frame.convert("RGB")
-    except (OSError, SyntaxError, ValueError):
+                image = load_image(frame, ImageLimits.from_env())
+                if milliseconds := frame.info.get("duration"):
+                    image.info["duration"] = float(milliseconds)
+                yield image
+                count += 1
+    except ImageError as error:
+        if count:
+            raise ImageDecodeError(f"{str(path)!r} ends early, after {count} frames: {error}") from error
         yield str(path)
 
 
 def _rate_of(path: Path) -> float:
     """Return the frames per second of an animation, from its first frame."""
-    try:
-        with Image.open(path) as file:
-            file.load()
-            milliseconds = float(file.info.get("duration", 0))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ImageDecodeError(f"{str(path)!r} cannot be read as an image: {error}") from error
+    with decoder_errors(repr(str(path)), "an image"), Image.open(path) as file:
+        file.load()
+        milliseconds = float(file.info.get("duration", 0))
     return 1000 / milliseconds if milliseconds > 0 else DEFAULT_RATE
 
 
@@ -199,18 +210,27 @@ class Feed:
 
     def _work(self) -> None:
         try:
-            for frame in paced(self._played(), self.rate, time.monotonic, self._stopping.wait):
-                if self._loop.closed or (self._end is not None and time.monotonic() >= self._end):
+            for frame in paced(self._played(), self.rate, time.monotonic, self._pause):
+                if self._loop.closed or self._over():
                     return
                 self._loop.submit(frame)
         except Exception as error:
             if not (isinstance(error, InputError) and self._loop.closed):
                 self._error = error
 
+    def _pause(self, seconds: float) -> bool:
+        """Wait until it is to end, and so many seconds at most; returns whether it is to end."""
+        left = seconds if self._end is None else min(seconds, max(0.0, self._end - time.monotonic()))
+        return self._stopping.wait(left) or self._loop.closed or self._over()
+
+    def _over(self) -> bool:
+        return self._end is not None and time.monotonic() >= self._end
+
     def _played(self) -> Iterator[Any]:
+        play = partial(self._frames.play, wait=self._pause) if self._frames.waits else self._frames.play
         played = True
         while played:
             played = False
-            for frame in self._frames.play():
+            for frame in play():
                 yield frame
                 played = self._repeat

@@ -36,6 +36,7 @@ class VideoInfo:
     rate: float | None  # frames per second; None where the file does not say
     duration_s: float | None
     size: tuple[int, int]  # width and height of the first frame, upright
+    pixel_aspect: Fraction  # width to height of a pixel, upright
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,27 +62,35 @@ def video_info(path: Path) -> VideoInfo:
         if first is None:
             raise ImageDecodeError(f"the video {str(path)!r} has no frame that can be read")
         height, width = _upright(first).shape[:2]
+        aspect = stream.sample_aspect_ratio or Fraction(1)
         rate = stream.average_rate or stream.base_rate
         known = rate is not None and 0 < rate < 1000
-        return VideoInfo(float(rate) if known else None, _duration(container, stream), (width, height))
+        upright = 1 / aspect if _turns(first) % 2 else aspect
+        return VideoInfo(float(rate) if known else None, _duration(container, stream), (width, height), upright)
 
 
 def video_frames(path: Path) -> Iterator[VideoFrame]:
     """Yield the frames of a file with their times; a damaged packet is skipped.
 
+    Where the file's clock starts again, as in files that were joined, times go on.
     Raises `ImageDecodeError` after the last frame if the file ends earlier than its header says.
     """
     with _opened_file(path) as (container, stream):
         start = (container.start_time or 0) / 1_000_000
         step = 1 / float(stream.average_rate or 30)
-        now = -step
+        now, end = -step, 0.0
         for frame in _decoded(container, stream):
-            now = now + step if frame.time is None else frame.time - start
+            time_s = now + step if frame.time is None else frame.time - start
+            if time_s < now - step:  # less is the inaccuracy of one clock
+                start += time_s - (now + step)
+                time_s = now + step
+            now = max(now, time_s)
+            end = now + float((frame.duration or 0) * (frame.time_base or 0))  # the last frame may stand for long
             yield VideoFrame(_upright(frame), now)
         duration = _duration(container, stream)
-        if duration is not None and now + 2 * step + _LOST_S < duration:
+        if duration is not None and max(end, now + 2 * step) + _LOST_S < duration:
             raise ImageDecodeError(
-                f"the video {str(path)!r} ends early: {now + step:.1f} of {duration:.1f} seconds can be read"
+                f"the video {str(path)!r} ends early: {max(end, now + step):.1f} of {duration:.1f} seconds can be read"
             )
 
 
@@ -92,18 +101,21 @@ def camera_frames(number: int) -> Iterator[Pixels]:
         raise InputError(f"cameras cannot be opened by number on {sys.platform}: give the address of a stream")
     kind, name, options = _DEVICES[sys.platform]
     try:
-        container = av.open(name.format(number), format=kind, options=options)
+        container = av.open(name.format(number), format=kind, options=options, metadata_errors="replace")
     except (av.FFmpegError, OSError) as error:
         raise InputError(f"camera {number} cannot be opened: check that it is connected and not in use") from error
     with container:
-        yield from _live_frames(container)
+        try:
+            yield from _live_frames(container)
+        except (av.FFmpegError, OSError) as error:
+            raise InputError(f"camera {number} was lost: {_reason(error)}; check that it is connected") from error
 
 
 def stream_frames(url: str, wait: Callable[[float], object] = time.sleep) -> Iterator[Pixels]:
     """Yield the frames of a network stream, [height, width, 3] RGB; connects again when it breaks off.
 
     A stream over HTTP that ends without an error has ended. Raises `InputError` if the first connection fails, or 30
-    attempts in a row, a second apart, to connect again.
+    attempts in a row, a second apart, to connect again. `wait` waits for so many seconds, and returns whether to stop.
     """
     av = pyav()
     failures, connected = 0, False
@@ -111,7 +123,7 @@ def stream_frames(url: str, wait: Callable[[float], object] = time.sleep) -> Ite
     while True:
         cause: Exception | None = None
         try:
-            with av.open(url, options=options, timeout=_TIMEOUT_S) as container:
+            with av.open(url, options=options, timeout=_TIMEOUT_S, metadata_errors="replace") as container:
                 for frame in _live_frames(container):
                     failures, connected = 0, True
                     yield frame
@@ -124,7 +136,8 @@ def stream_frames(url: str, wait: Callable[[float], object] = time.sleep) -> Ite
             place = re.sub(r"//[^/]*@", "//", url)  # without user and password
             state = f"was lost, and {RECONNECTS} attempts to connect again failed" if connected else "cannot be opened"
             raise InputError(f"the stream {place!r} {state}: {_reason(cause)}") from cause
-        wait(PAUSE_S)
+        if wait(PAUSE_S):
+            return
 
 
 def _reason(error: Exception | None) -> str:
@@ -136,7 +149,7 @@ def _opened_file(path: Path) -> Iterator[tuple[Any, Any]]:
     av = pyav()
     try:
         # Without "file:" a name with a colon is read as an address.
-        container = av.open(f"file:{path}")
+        container = av.open(f"file:{path}", metadata_errors="replace")
     except (av.FFmpegError, OSError) as error:
         raise ImageDecodeError(
             f"{str(path)!r} cannot be read as a video: {_reason(error)}; convert it to MP4 with H.264"
@@ -159,30 +172,47 @@ def _live_frames(container: Any) -> Iterator[Pixels]:
         raise InputError(f"the stream holds no video, only {_kinds(container)}")
     stream = container.streams.video[0]
     stream.thread_type = "SLICE"
-    for frame in _decoded(container, stream):
+    for frame in _decoded(container, stream, live=True):
         yield _upright(frame)
 
 
-def _decoded(container: Any, stream: Any) -> Iterator[Any]:
+def _decoded(container: Any, stream: Any, *, live: bool = False) -> Iterator[Any]:
+    """Yield frames up to where the file is cut off or cannot be read; a live source raises what breaks it off."""
     av = pyav()
     packets = container.demux(stream)
     while True:
         try:
             packet = next(packets, None)
-        except av.InvalidDataError:  # the file is cut off here
-            packet = None
+        except IndexError:  # a packet of a stream that the header does not name
+            return
+        except av.FFmpegError as error:
+            if live and not isinstance(error, av.InvalidDataError):
+                raise
+            return
         if packet is None:
             return
         try:
             frames = packet.decode()
-        except av.InvalidDataError:
+        except av.DecoderNotFoundError as error:
+            codec = stream.codec_context
+            named = "a format of its own" if codec is None else repr(codec.name)
+            raise ImageDecodeError(
+                f"the video is in {named}, for which there is no decoder: convert it to MP4 with H.264"
+            ) from error
+        except av.FFmpegError:
             continue
         yield from frames
 
 
+def _turns(frame: Any) -> int:
+    """Return the quarter turns, counterclockwise, that the file asks for."""
+    rotation: int = frame.rotation
+    return round(rotation / 90) % 4
+
+
 def _upright(frame: Any) -> Pixels:
     pixels: Pixels = frame.to_ndarray(format="rgb24")
-    turns = round(frame.rotation / 90) % 4  # counterclockwise, as the file asks for
+    turns = _turns(frame)
     return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels
 
 

@@ -29,6 +29,8 @@ _OPTIONS: Final = {
 _FORMATS: Final = {".m4v": "mp4"}  # others follow from the name
 _CLOCK: Final = Fraction(1, 60_000)  # MPEG-4 counts at most 65,535 a second
 
+_SQUARE: Final = Fraction(1)
+
 
 def check_output(path: Path) -> None:
     """Raise `InputError` if the name is not that of a video, `MissingDependencyError` if PyAV is missing."""
@@ -45,6 +47,7 @@ class VideoWriter:
     Args:
         path: Of the file, which is overwritten.
         rate: Frames per second, about: every frame has its own time, except in AVI.
+        pixel_aspect: Width to height of a pixel, which WebM does not keep.
         sound_of: The video whose sound is copied, up to the last frame; all of it if the ``with`` block ends normally.
 
     Raises:
@@ -52,15 +55,19 @@ class VideoWriter:
 
     Attributes:
         frames: How many were written.
-        silenced: Formats of sound that the file's kind cannot hold; they are left out.
+        silenced: Formats of sound that is left out, since the file's kind cannot hold it, or ends early, since it is
+            damaged.
     """
 
-    def __init__(self, path: Path, rate: float, *, sound_of: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, rate: float, *, pixel_aspect: Fraction = _SQUARE, sound_of: Path | None = None
+    ) -> None:
         check_output(path)
         self.frames = 0
         self.silenced: list[str] = []
         self._path = path
-        self._rate = Fraction(rate).limit_denominator(60_000)
+        self._rate = Fraction(rate).limit_denominator(max(1, int(60_000 / max(1, rate))))  # both terms fit 16 bits
+        self._pixel_aspect = pixel_aspect
         self._base = 1 / self._rate if path.suffix.lower() == ".avi" else _CLOCK
         self._new = not path.exists()
         with self._writing():
@@ -126,6 +133,7 @@ class VideoWriter:
         stream.width, stream.height = (max(2, side - side % 2) for side in size)  # chroma has half as many pixels
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = self._base
+        stream.codec_context.sample_aspect_ratio = self._pixel_aspect
         if self._sound_of is not None:
             self._sound = Sound(self._sound_of, self._container)
             self.silenced = self._sound.left_out
@@ -140,34 +148,53 @@ class VideoWriter:
 
 
 class Sound:
-    """Copies the sound of one file into another, without decoding it."""
+    """Copies the sound of one file into another, without decoding it, up to where it cannot be copied.
+
+    Where the clock of a stream starts again, as in files that were joined, its times go on.
+    """
 
     def __init__(self, path: Path, out: Any) -> None:
-        self._source = pyav().open(f"file:{path}")
+        self._source = pyav().open(f"file:{path}", metadata_errors="replace")
         self._start = (self._source.start_time or 0) / 1_000_000
-        streams = self._source.streams.audio
-        held = [stream for stream in streams if stream.codec_context.name in out.supported_codecs]
-        self.left_out = [stream.codec_context.name for stream in streams if stream not in held]
+        names = {stream: getattr(stream.codec_context, "name", "unknown") for stream in self._source.streams.audio}
+        held = [stream for stream, name in names.items() if name in out.supported_codecs]
+        self.left_out = [name for stream, name in names.items() if stream not in held]
         self._targets = {stream.index: out.add_stream_from_template(stream) for stream in held}
+        self._shifts = {stream.index: round(self._start / stream.time_base) for stream in held}
+        self._ends: dict[int, tuple[int, int]] = {}  # the last packet's time in the copy, and its end
         self._packets = self._source.demux(held) if held else iter(())
         self._next: Any = None
         self._out = out
 
     def copy_until(self, time_s: float) -> None:
-        while True:
-            packet, self._next = self._next, None
-            if packet is None and (packet := next(self._packets, None)) is None:
-                return
-            if packet.dts is None:  # marks the end of a stream
-                continue
-            if float(packet.dts * packet.time_base) - self._start > time_s:
-                self._next = packet
-                return
-            shift = round(self._start / packet.time_base)
-            packet.dts -= shift
-            packet.pts = None if packet.pts is None else packet.pts - shift
-            packet.stream = self._targets[packet.stream_index]
-            self._out.mux(packet)
+        try:
+            while self._copied(time_s):
+                pass
+        except (pyav().FFmpegError, IndexError):  # IndexError: a packet of a stream that the header does not name
+            self._packets, self._next = iter(()), None
+            self.left_out += [target.codec_context.name for target in self._targets.values()]
+
+    def _copied(self, time_s: float) -> bool:
+        """Copy a packet; returns whether there was one that begins by then."""
+        packet, self._next = self._next, None
+        if packet is None and (packet := next(self._packets, None)) is None:
+            return False
+        if packet.dts is None:  # marks the end of a stream
+            return True
+        index = packet.stream_index
+        last, end = self._ends.get(index, (None, 0))
+        if last is not None and packet.dts - self._shifts[index] <= last:
+            self._shifts[index] = packet.dts - end
+        shift = self._shifts[index]
+        if float((packet.dts - shift) * packet.time_base) > time_s:
+            self._next = packet
+            return False
+        packet.dts -= shift
+        packet.pts = None if packet.pts is None else packet.pts - shift
+        self._ends[index] = packet.dts, packet.dts + max(1, packet.duration or 1)
+        packet.stream = self._targets[index]
+        self._out.mux(packet)
+        return True
 
     def close(self) -> None:
         self._source.close()

@@ -2,6 +2,7 @@ import json
 import re
 import shlex
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ def test_a_folder_of_frames_is_a_video(fake: FakeModel, tmp_path: Path, capsys: 
     assert "1 of 4 frames failed" in err
 
 
+@pytest.mark.parametrize(("options", "times"), [([], [0, 0.1, 1.1]), (["--rate", "10"], [0, 0.1, 0.2])])
+def test_frames_of_an_animation_keep_their_times_unless_a_rate_is_given(
+    fake: FakeModel, tmp_path: Path, capsys: Captured, options: list[str], times: list[float]
+) -> None:
+    first, *others = (Image.new("RGB", (64, 48), color) for color in ("red", "lime", "blue"))
+    first.save(tmp_path / "clip.gif", save_all=True, append_images=others, duration=[100, 1000, 40])
+
+    assert main(["detect", str(tmp_path / "clip.gif"), "mug", "--every", "1", "--json", *options]) == 0
+    assert [line["time_s"] for line in lines(capsys)] == times
+
+
+def test_the_aspect_of_pixels_is_kept(fake: FakeModel, tmp_path: Path) -> None:
+    source, out = make_clip(tmp_path / "clip.mp4", aspect=Fraction(16, 11)), tmp_path / "found.mp4"
+
+    assert main(["detect", str(source), "mug", "--output", str(out)]) == 0
+    assert video_info(out).pixel_aspect == Fraction(16, 11)
+
+
 def test_a_folder_without_options_of_videos_stays_a_folder_of_images(
     fake: FakeModel, folder: Path, capsys: Captured
 ) -> None:
@@ -163,7 +182,7 @@ def test_frames_of_another_size_fit_into_the_first(fake: FakeModel, tmp_path: Pa
 def test_sound_that_does_not_fit_is_reported(fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured) -> None:
     assert main(["detect", clip, "mug", "--output", str(tmp_path / "found.webm")]) == 0
 
-    assert ".webm cannot hold the sound (aac): end the name in .mkv" in capsys.readouterr().err
+    assert ".webm cannot hold all of the sound (aac): end the name in .mkv" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

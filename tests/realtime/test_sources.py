@@ -1,5 +1,6 @@
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from photonlite.errors import ImageDecodeError, ImageNotFoundError, InputError, MissingDependencyError, SettingsError
+from photonlite.errors import (
+    ImageDecodeError,
+    ImageNotFoundError,
+    ImageTooLargeError,
+    InputError,
+    MissingDependencyError,
+    SettingsError,
+)
 from photonlite.realtime import RealtimeLoop, sources
 from photonlite.realtime.sources import Feed, Frames, open_source, paced
 from tests.realtime.fake import GUARD, FakeModel
@@ -20,7 +28,7 @@ def still(color: str) -> Image.Image:
     return Image.new("RGB", (16, 8), color)
 
 
-def animation(path: Path, milliseconds: int) -> Path:
+def animation(path: Path, milliseconds: int | list[int]) -> Path:
     first, *others = map(still, COLORS)
     first.save(path, save_all=True, append_images=others, duration=milliseconds, lossless=True)
     return path
@@ -66,6 +74,47 @@ def test_a_broken_image_among_others_is_left_to_the_loop(tmp_path: Path) -> None
     (tmp_path / "b.png").write_bytes(b"no image at all")
 
     assert list(open_source(tmp_path).play())[1:] == [str(tmp_path / "b.png")]
+
+
+def test_deep_images_are_scaled_and_photos_turned_as_those_that_are_loaded(tmp_path: Path) -> None:
+    Image.fromarray(np.full((8, 16), 0x8000, np.uint16)).save(tmp_path / "a.png")
+    still("red").save(
+        tmp_path / "b.jpg", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+    )
+    deep, photo = open_source(tmp_path).play()
+
+    assert deep.getpixel((0, 0)) == (128, 128, 128)
+    assert photo.size == (8, 16)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp"])
+def test_frames_of_an_animation_have_their_own_durations(tmp_path: Path, suffix: str) -> None:
+    frames = open_source(animation(tmp_path / f"clip.{suffix}", [100, 1000, 40]))
+
+    assert [frame.info["duration"] for frame in frames.play()] == [100, 1000, 40]
+
+
+def test_an_animation_that_was_cut_off_gives_what_there_is_and_says_so(tmp_path: Path) -> None:
+    noise = [Image.effect_noise((64, 48), 90) for _ in range(4)]
+    path = tmp_path / "clip.gif"
+    noise[0].save(path, save_all=True, append_images=noise[1:], duration=40)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    seen: list[Any] = []
+
+    with pytest.raises(ImageDecodeError, match=r"clip\.gif' ends early, after 2 frames"):
+        seen.extend(open_source(path).play())
+    assert [frame.size for frame in seen] == [(64, 48)] * 2
+
+
+def test_an_image_of_too_many_pixels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    still("red").save(tmp_path / "a.png")
+    still("red").save(tmp_path / "b.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+
+    assert list(open_source(tmp_path).play()) == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
+    with pytest.raises(ImageTooLargeError, match=r"a\.png' .*MAX_IMAGE_PIXELS"):
+        open_source(tmp_path / "a.png")
 
 
 def test_a_callable_is_asked_until_it_gives_none() -> None:
@@ -198,6 +247,26 @@ def test_a_feed_ends_after_its_duration(loop: RealtimeLoop) -> None:
     assert feed.ended
 
 
+@pytest.mark.parametrize("duration_s", [None, 0.01])
+def test_a_feed_ends_while_its_source_waits(loop: RealtimeLoop, duration_s: float | None) -> None:
+    lost, ended = threading.Event(), threading.Event()
+
+    def play(wait: Callable[[float], bool]) -> Iterator[str]:
+        yield "a"
+        lost.set()
+        if wait(10 * GUARD):
+            ended.set()
+
+    with Feed(loop, Frames(play, None, repeatable=False, waits=True), duration_s=duration_s) as feed:
+        if duration_s is None:
+            assert lost.wait(GUARD)
+            feed.stop()
+        feed.join(GUARD)
+
+    assert feed.ended
+    assert ended.is_set() or not lost.is_set()
+
+
 def test_errors_of_a_source_are_raised_by_join(loop: RealtimeLoop) -> None:
     def broken() -> Iterator[str]:
         yield "a"
@@ -244,7 +313,7 @@ def test_the_address_of_a_stream_is_a_source_without_a_rate(monkeypatch: pytest.
     monkeypatch.setattr(sources, "stream_frames", lambda asked: iter([asked]))
     frames = open_source(url)
 
-    assert (frames.rate, frames.repeatable) == (None, False)
+    assert (frames.rate, frames.repeatable, frames.waits) == (None, False, True)
     assert list(frames.play()) == [url]
 
 

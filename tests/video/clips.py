@@ -1,5 +1,6 @@
 """Small videos, made by PyAV."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def make_clip(
     sound: str | None = None,
     rotation: int = 0,
     codec: str = "libx264",
+    aspect: Fraction = Fraction(1),
     **options: str,
 ) -> Path:
     """Write a video of 20 frames a second; `sound` names a codec."""
@@ -27,6 +29,7 @@ def make_clip(
         stream: Any = out.add_stream(codec, rate=RATE)
         stream.codec_context.gop_size = 5
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.codec_context.sample_aspect_ratio = aspect
         if rotation:
             stream.set_display_rotation(rotation)
         voice: Any = None if sound is None else out.add_stream(sound, rate=48_000, layout="mono")

@@ -1,7 +1,10 @@
+import contextlib
 import http.server
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
 from photonlite.video import reader
 from photonlite.video.reader import camera_frames, stream_frames, video_frames, video_info
-from tests.video.clips import make_clip, make_sound, reds
+from tests.video.clips import RATE, make_clip, make_sound, reds
 
 NUMBERS = list(range(10))
 
@@ -66,6 +69,113 @@ def test_a_video_that_was_cut_off_gives_what_there_is_and_says_so(tmp_path: Path
     assert 10 < len(seen) < 50
 
 
+def test_a_last_frame_that_stands_for_long_is_no_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "screen.mp4"
+    with av.open(str(path), "w") as out:
+        stream: Any = out.add_stream("libx264", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.max_b_frames = 0
+        packets = []
+        for number in range(10):
+            frame = av.VideoFrame(64, 48, "yuv420p")
+            frame.pts = number
+            packets += stream.encode(frame)
+        packets += stream.encode(None)
+        packets[-1].duration = 5 * RATE
+        out.mux(packets)
+    duration = video_info(path).duration_s
+
+    assert duration is not None
+    assert duration > 5
+    assert len(list(video_frames(path))) == 10
+
+
+def test_times_go_on_where_the_clock_of_a_joined_video_starts_again(tmp_path: Path) -> None:
+    clip = make_clip(tmp_path / "clip.ts", frames=20).read_bytes()
+    path = tmp_path / "joined.mpg"
+    path.write_bytes(clip + clip)
+    frames = list(video_frames(path))
+
+    assert len(frames) > 30
+    assert all(0 < after.time_s - before.time_s < 0.2 for before, after in pairwise(frames))
+
+
+def test_a_title_that_is_not_in_unicode_is_no_reason_to_refuse_a_video(tmp_path: Path) -> None:
+    path = tmp_path / "clip.avi"
+    with av.open(str(path), "w") as out:
+        out.metadata["title"] = "XXXX"
+        stream: Any = out.add_stream("mpeg4", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        out.mux(stream.encode(av.VideoFrame(64, 48, "yuv420p")))
+        out.mux(stream.encode(None))
+    path.write_bytes(path.read_bytes().replace(b"XXXX", b"Caf\xe9"))
+
+    assert video_info(path).size == (64, 48)
+    assert len(list(video_frames(path))) == 1
+
+
+def test_a_format_without_a_decoder_is_named_as_the_cause(tmp_path: Path) -> None:
+    path = make_clip(tmp_path / "clip.mp4")
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"vvcX"))
+
+    with pytest.raises(ImageDecodeError, match=r"no decoder: convert it to MP4 with H\.264"):
+        video_info(path)
+
+
+class Packet:
+    def __init__(self, outcome: Any) -> None:
+        self._outcome = outcome
+
+    def decode(self) -> Any:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+class Broken:
+    """A container whose packets decode to what is given; exceptions break off the reading itself."""
+
+    def __init__(self, *packets: Any) -> None:
+        self._packets = packets
+
+    def demux(self, stream: Any) -> Iterator[Packet]:
+        for packet in self._packets:
+            if isinstance(packet, Exception):
+                raise packet
+            yield packet
+
+
+@pytest.mark.parametrize("break_off", [av.error.PatchWelcomeError(1, "later"), IndexError("list index out of range")])
+def test_errors_of_a_damaged_file_end_it_and_errors_of_a_packet_skip_it(break_off: Exception) -> None:
+    broken = Broken(Packet([1]), Packet(av.error.PatchWelcomeError(1, "later")), Packet([2]), break_off, Packet([3]))
+
+    assert list(reader._decoded(broken, None)) == [1, 2]
+
+
+def test_a_camera_that_is_pulled_out_is_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unplugged(container: Any) -> Iterator[Any]:
+        yield "seen"
+        raise av.error.OSError(19, "No such device")
+
+    FakeAv(monkeypatch, contextlib.nullcontext)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(reader, "_live_frames", unplugged)
+    frames = camera_frames(0)
+
+    assert next(frames) == "seen"
+    with pytest.raises(InputError, match="camera 0 was lost: No such device"):
+        next(frames)
+
+
+@pytest.mark.parametrize(
+    ("rotation", "upright"), [(0, Fraction(16, 11)), (90, Fraction(11, 16)), (180, Fraction(16, 11))]
+)
+def test_the_aspect_of_pixels_turns_with_the_picture(tmp_path: Path, rotation: int, upright: Fraction) -> None:
+    path = make_clip(tmp_path / "clip.mp4", rotation=rotation, aspect=Fraction(16, 11))
+
+    assert video_info(path).pixel_aspect == upright
+
+
 def test_damaged_packets_are_skipped(tmp_path: Path) -> None:
     path = make_clip(tmp_path / "clip.mp4", frames=20)
     data = bytearray(path.read_bytes())
@@ -109,6 +219,7 @@ class FakeAv:
     """Stands for `av` where a camera or a stream is opened: `openings` are called one after the other."""
 
     FFmpegError, InvalidDataError = av.FFmpegError, av.InvalidDataError
+    DecoderNotFoundError = av.DecoderNotFoundError
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *openings: Callable[[], Any]) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -130,7 +241,7 @@ def test_a_camera_is_read_until_it_has_no_frame(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sys, "platform", "linux")
 
     assert reds(camera_frames(2)) == [0, 1, 2]
-    assert fake.asked == [("/dev/video2", {"format": "v4l2", "options": {}})]
+    assert fake.asked == [("/dev/video2", {"format": "v4l2", "options": {}, "metadata_errors": "replace"})]
     with pytest.raises(InputError, match="camera 7 cannot be opened"):
         next(camera_frames(7))
 
@@ -160,6 +271,13 @@ def test_a_stream_that_cannot_be_opened_is_refused_at_once(monkeypatch: pytest.M
 
     with pytest.raises(InputError, match=r"the stream 'rtsp://camera/1' cannot be opened: Connection refused"):
         next(stream_frames("rtsp://camera/1", lambda seconds: pytest.fail("waited")))
+
+
+def test_waiting_for_a_lost_stream_can_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_clip(tmp_path / "clip.mkv", frames=3)
+    FakeAv(monkeypatch, lambda: av.open(str(path)))
+
+    assert reds(stream_frames("rtsp://camera/1", lambda seconds: True)) == [0, 1, 2]
 
 
 class Server(http.server.ThreadingHTTPServer):

@@ -1,5 +1,7 @@
 import contextlib
 import sys
+from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,50 @@ def test_sound_that_the_file_cannot_hold_is_left_out_and_named(tmp_path: Path) -
 
     assert writer.silenced == ["aac"]
     assert video_info(tmp_path / "out.webm").size == (64, 48)
+
+
+def test_sound_of_joined_files_goes_on(tmp_path: Path) -> None:
+    clip = make_clip(tmp_path / "clip.ts", frames=20, sound="aac").read_bytes()
+    source = tmp_path / "joined.mpg"
+    source.write_bytes(clip + clip)
+    writer = write(tmp_path / "out.mp4", *map(image, range(40)), sound_of=source)
+
+    assert writer.silenced == []
+    assert sound_of(tmp_path / "out.mp4")[2] == pytest.approx(2, abs=0.15)
+
+
+@pytest.mark.parametrize("error", [av.error.PatchWelcomeError(1, "later"), IndexError("list index out of range")])
+def test_damaged_sound_ends_and_is_named(tmp_path: Path, error: Exception) -> None:
+    def damaged(packets: Any) -> Any:
+        yield from islice(packets, 5)
+        raise error
+
+    source = make_clip(tmp_path / "clip.mp4", frames=40, sound="aac")
+    with VideoWriter(tmp_path / "out.mp4", 20, sound_of=source) as writer:
+        writer.add(image(0), 0)
+        assert writer._sound is not None
+        writer._sound._packets = damaged(writer._sound._packets)
+        for number in range(1, 40):
+            writer.add(image(number), number / 20)
+
+    assert writer.silenced == ["aac"]
+    assert len(list(video_frames(tmp_path / "out.mp4"))) == 40
+    assert 0 < sound_of(tmp_path / "out.mp4")[2] < 1
+
+
+@pytest.mark.parametrize("rate", [27.123456, 29.97, 30_000 / 1001, 0.5])
+def test_avi_takes_any_rate(tmp_path: Path, rate: float) -> None:
+    write(tmp_path / "out.avi", *map(image, range(10)), rate=rate)
+
+    assert video_info(tmp_path / "out.avi").rate == pytest.approx(rate, rel=1e-4)
+    assert len(list(video_frames(tmp_path / "out.avi"))) == 10
+
+
+@pytest.mark.parametrize("suffix", sorted(CODECS.keys() - {".webm"}))
+def test_pixels_keep_their_aspect(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"out{suffix}", image(1), pixel_aspect=Fraction(16, 11))
+
+    assert float(video_info(tmp_path / f"out{suffix}").pixel_aspect) == pytest.approx(16 / 11, rel=0.01)
 
 
 def test_a_video_without_sound_stays_without(tmp_path: Path) -> None:

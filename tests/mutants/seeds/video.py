@@ -20,15 +20,15 @@ MUTANTS = [
     Mutant(
         "a video that was cut off looks whole",
         "video/reader.py",
-        "now + 2 * step + _LOST_S < duration",
-        "now + 2 * step + _LOST_S < 0",
+        "max(end, now + 2 * step) + _LOST_S < duration",
+        "max(end, now + 2 * step) + _LOST_S < 0",
         "tests/video/test_reader.py",
     ),
     Mutant(
         "sound runs on after the last frame of a video that was given up",
         "video/writer.py",
-        "- self._start > time_s",
-        "- self._start > time_s + 9",
+        "packet.time_base) > time_s",
+        "packet.time_base) > time_s + 9",
         "tests/video/test_writer.py",
     ),
     Mutant(
