@@ -7,6 +7,8 @@ yolo   DIR/images/  DIR/labels/  DIR/data.yaml
 """
 
 import argparse
+import json
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +22,7 @@ from photonlite.cli.run import import_extra, load_model
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
 from photonlite.images.source import is_data_uri, is_url
-from photonlite.results import Detections, Segments
+from photonlite.results import Detections, Segments, to_coco
 
 _MISSING: Final = (
     "export writes data sets with the package {name}: install it with pip install 'photonlite[supervision]'"
@@ -96,27 +98,33 @@ def _doubles(names: list[str]) -> dict[str, Exception]:
 def _save(
     supervision: Any, found: Mapping[str, Detections | Segments], options: argparse.Namespace, folder: Path
 ) -> None:
-    classes = {label: number for number, label in enumerate(next(iter(found.values())).names)}
+    names = list(next(iter(found.values())).names)
     images, limits = folder / "images", ImageLimits.from_env()
     images.mkdir(parents=True, exist_ok=True)
-    annotations = {
-        _portable(name, images, limits): result.to_supervision(class_ids=classes) for name, result in found.items()
-    }
-    data_set = supervision.DetectionDataset(list(classes), list(annotations), annotations)
+    paths = [_copied(name, images, limits) for name in found]
     if options.format == "coco":
-        data_set.as_coco(str(images), str(folder / "annotations.json"))
-    else:
-        data_set.as_yolo(str(images), str(folder / "labels"), str(folder / "data.yaml"))
+        numbers = {label: number for number, label in enumerate(names, start=1)}
+        data_set = to_coco(list(found.values()), file_names=[path.name for path in paths], category_ids=numbers)
+        (folder / "annotations.json").write_text(json.dumps(data_set), encoding="utf-8")
+        return
+    classes = {label: number for number, label in enumerate(names)}
+    for path, result in zip(paths, found.values(), strict=True):  # one by one: masks of all images take much memory
+        one = {str(path): result.to_supervision(class_ids=classes)}
+        supervision.DetectionDataset(names, list(one), one).as_yolo(None, str(folder / "labels"))
+    # JSON is YAML as well. Ultralytics looks for relative paths among its own data sets.
+    fields = {"path": str(folder.resolve()), "train": "images", "val": "images", "nc": len(names), "names": names}
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in fields.items()]
+    (folder / "data.yaml").write_text("".join(lines), encoding="utf-8")
 
 
-def _portable(name: str, images: Path, limits: ImageLimits) -> str:
-    """Return the path of an image that all readers see alike: itself, or an upright PNG among the data set's images."""
+def _copied(name: str, images: Path, limits: ImageLimits) -> Path:
+    """Copy an image into a folder so that all readers see it alike: as it is, or as an upright PNG."""
     with Image.open(name) as image:
         if image.getexif().get(ExifTags.Base.Orientation, 1) == 1 and Path(name).suffix.lower() in _PORTABLE:
-            return name
+            return Path(shutil.copyfile(name, images / Path(name).name))
     copied = images / f"{Path(name).stem}.png"
     read(name, limits).save(copied)
-    return str(copied)
+    return copied
 
 
 def _summary(folder: Path, found: Mapping[str, Detections | Segments]) -> str:

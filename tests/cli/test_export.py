@@ -1,5 +1,6 @@
 import json
 import sys
+import weakref
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ class Finder:
         self.tasks: list[dict[str, Any]] = []
         self.finish_reason = "stop"
         self.refusal = ""
+        self.path = "M0 0H1V1H0Z"
 
     def load(self, *_: Any, **__: Any) -> Self:
         return self
@@ -46,7 +48,7 @@ class Finder:
             return error
         item = {**BOX, "label": task["object"][0], "score": 0.5}
         if task["skill"] == "segment":
-            item = {"path": "M0 0H1V1H0Z", "bbox": BOX, "label": task["object"][0], "score": 0.5}
+            item = {"path": self.path, "bbox": BOX, "label": task["object"][0], "score": 0.5}
             return Segments([item], finish_reason=self.finish_reason, **info)
         return Detections([item], finish_reason=self.finish_reason, **info)
 
@@ -90,6 +92,54 @@ def test_supervision_reads_back_what_was_found(finder: Finder, form: str, task: 
         assert image.shape == (40, 80, 3)
         assert detections.class_id.tolist() == [0]
         assert detections.xyxy[0] == pytest.approx([20, 20, 60, 40], abs=1.01)
+
+
+def test_outlines_of_several_parts_and_with_holes_are_polygons_with_scores(finder: Finder) -> None:
+    hole = "M0 0H.5V1H0Z M.125 .25V.75H.375V.25Z"
+    finder.path = f"{hole} M.75 0H1V1H.75Z"
+
+    assert main(["export", "photos/a.png", "--object", "cup", "--format", "coco", "--task", "segment"]) == 0
+
+    data_set = json.loads(Path("export-coco/annotations.json").read_text())
+    [annotation] = data_set["annotations"]
+    assert (annotation["iscrowd"], annotation["score"], len(annotation["segmentation"])) == (0, 0.5, 2)
+    assert annotation["area"] == pytest.approx(20 * 20 + 10 * 20 - 10 * 10, abs=40)
+    assert [each["file_name"] for each in data_set["images"]] == ["a.png"]
+    assert Path("export-coco/images/a.png").read_bytes() == Path("photos/a.png").read_bytes()
+
+
+def test_the_yaml_says_where_trainers_find_the_images(finder: Finder) -> None:
+    yaml = pytest.importorskip("yaml")
+
+    assert main(["export", "photos", "--object", "a: café 😀", "--format", "yolo"]) == 0
+
+    described = yaml.safe_load(Path("photos-yolo/data.yaml").read_text(encoding="utf-8"))
+    assert described["names"] == ["a: café 😀"]
+    assert described["nc"] == 1
+    assert Path(described["path"]).is_absolute()
+    for part in ("train", "val"):
+        assert len(list(Path(described["path"], described[part]).iterdir())) == 3
+
+
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_masks_of_one_image_are_held_at_a_time(finder: Finder, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Any]] = []
+    most = 0
+    convert = Segments.to_supervision
+
+    def counted(self: Segments, *arguments: Any, **more: Any) -> Any:
+        nonlocal most
+        detections = convert(self, *arguments, **more)
+        made.append(weakref.ref(detections.mask))
+        most = max(most, sum(each() is not None for each in made))
+        return detections
+
+    monkeypatch.setattr(Segments, "to_supervision", counted)
+    for name in "bcdef":
+        Image.new("RGB", (80, 40), "navy").save(f"photos/{name}.png")
+
+    assert main(["export", "photos", "--object", "cup", "--format", form, "--task", "segment"]) == 0
+    assert most <= 2  # the one before goes when the next one is there
 
 
 def test_failures_are_listed_at_the_end_and_the_others_written(finder: Finder, capsys: Captured) -> None:

@@ -67,6 +67,13 @@ MUTANTS = [
         "tests/cli/test_export.py",
     ),
     Mutant(
+        "the YAML of a data set has a relative path, which trainers look for elsewhere",
+        "cli/export.py",
+        "str(folder.resolve())",
+        "folder.name",
+        "tests/cli/test_export.py",
+    ),
+    Mutant(
         "real-time requests pay for thumbnails",
         "api/tasks.py",
         "draws and not realtime",
