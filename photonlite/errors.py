@@ -8,7 +8,7 @@ PhotonliteError
 │   │                             ImageUrlError, ImageFetchError
 │   ├── GrammarError ──────────── SchemaError, GrammarTooLargeError, GrammarTimeoutError (a TimeoutError),
 │   │                             GrammarBusyError
-│   └── PromptError, SettingsError, UnknownArgumentError (a TypeError), SpatialRefError
+│   └── PromptError, SettingsError (TileError), UnknownArgumentError (a TypeError), SpatialRefError
 ├── ModelError ────────────────── ModelNotFoundError, CheckpointError, ConfigError, UnsupportedSkillError,
 │                                 NumericalError
 ├── EngineError ───────────────── StepError, OutOfMemoryError, GrammarWorkerError, EngineDiedError, TruncatedError,
@@ -70,6 +70,10 @@ class PromptError(InputError):
 
 class SettingsError(InputError):
     """A setting is unknown or out of range."""
+
+
+class TileError(SettingsError):
+    """Tiles do not suit the image: they are larger than it, smaller than a pixel, or too many."""
 
 
 class UnknownArgumentError(InputError, TypeError):

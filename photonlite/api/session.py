@@ -265,6 +265,9 @@ class Session:
             self._state = "draining"
             self._drain()
         self._state = "closed"
+        for handle in list(self.open):
+            if not handle.in_engine:  # it may wait for something that never comes, such as a fetch that is dropped
+                handle.fail(_closed())
         self.engine.close(drain=drain)
         self._pool.close()
         self._compiler.close()

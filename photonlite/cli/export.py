@@ -20,7 +20,7 @@ from photonlite.cli.inputs import STDIN, expand, read
 from photonlite.cli.parser import given_search, given_settings
 from photonlite.cli.run import import_extra, load_model
 from photonlite.config import ImageLimits
-from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
+from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
 from photonlite.images.source import is_data_uri, is_url
 from photonlite.results import Detections, Segments, to_coco
 
@@ -43,7 +43,7 @@ def run_export(options: argparse.Namespace) -> int:
     found: dict[str, Detections | Segments] = {}
     for name, result in zip(names, _answers(options, names), strict=True):
         # Failures of this image only: others, such as a wrong setting, occur for every image.
-        if isinstance(result, ImageError | CapacityError | TruncatedError | OSError):
+        if isinstance(result, ImageError | CapacityError | TileError | TruncatedError | OSError):
             failures[name] = result
         elif isinstance(result, Exception):
             raise result

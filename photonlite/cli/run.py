@@ -17,7 +17,7 @@ import photonlite
 from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form, short_name
 from photonlite.cli.parser import SPATIAL, given_search, given_settings
 from photonlite.config import ImageLimits
-from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TruncatedError
+from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TileError, TruncatedError
 from photonlite.skills.names import SeveralNamesWarning, joins_names
 
 
@@ -69,7 +69,7 @@ def _run_lines(
                 if plot:
                     line["plot"] = str(plot.save(result.plot(image), name))
             # Failures of this image only: others, such as a wrong setting, would occur for every image.
-            except (ImageError, CapacityError, TruncatedError, OSError) as error:
+            except (ImageError, CapacityError, TileError, TruncatedError, OSError) as error:
                 failed += 1
                 line = {"image": short_name(name), "error": {"type": type(error).__name__, "message": str(error)}}
             with tqdm.external_write_mode(file=sys.stdout):  # the bar and the lines may share a terminal

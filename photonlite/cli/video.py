@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from photonlite.cli.parser import SPATIAL
 from photonlite.cli.run import advise_of_joined, ask_model, load_model, to_json
-from photonlite.errors import CapacityError, ImageError, InputError, TruncatedError
+from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
 from photonlite.realtime.sources import DEFAULT_RATE, VIDEOS, open_source
 from photonlite.results.drawing.style import open_image
 from photonlite.results.tracking import Tracker
@@ -147,7 +147,7 @@ def _ask(model: Any, options: argparse.Namespace, pixels: Any) -> Any:
     """Ask about a frame; an error of this frame alone takes the place of its result."""
     try:
         return ask_model(model, options, pixels, {})
-    except (ImageError, CapacityError, TruncatedError) as error:
+    except (ImageError, CapacityError, TileError, TruncatedError) as error:
         return error
 
 

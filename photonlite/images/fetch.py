@@ -25,6 +25,7 @@ FETCH_S: Final = 20.0
 MAX_REDIRECTS: Final = 5
 _THREADS: Final = 8
 _CHUNK = 65_536
+_UNICAST = ipaddress.ip_network("2000::/3")  # the only global unicast addresses that are assigned (RFC 4291)
 _TRANSLATED = [
     ipaddress.ip_network(network)
     for network in (
@@ -159,7 +160,7 @@ def is_public(address: str) -> bool:
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.ipv4_mapped is not None:  # the same socket as with the IPv4 address
             return is_public(str(parsed.ipv4_mapped))
-        if any(parsed in network for network in _TRANSLATED) or int(parsed) >> 32 & 0xFFFFFFFF in _ISATAP:
+        if parsed not in _UNICAST or any(parsed in network for network in _TRANSLATED) or int(parsed) >> 32 & 0xFFFFFFFF in _ISATAP:
             return False
     return parsed.is_global and not parsed.is_multicast
 

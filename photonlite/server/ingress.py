@@ -198,8 +198,9 @@ class Ingress:
         """Return how many requests a call makes of the engine; raises 422 over the limit."""
         size = None
         if call.arguments.get("tile") is not None and call.image is not None:
-            size = await asyncio.to_thread(image_size, call.image)
-        parts, limit = count_parts(call.arguments, size, self.model.sight), self.config.max_parts
+            size = await asyncio.to_thread(image_size, call.image, self.model.image_limits)
+        parts = count_parts(call.arguments, size, self.model.sight)
+        limit = min(self.config.max_parts, self.config.max_open)  # more places than there are never come free
         if self._rate is not None:
             limit = min(limit, self.config.requests_per_minute or limit)
         if parts > limit:

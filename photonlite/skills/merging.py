@@ -116,7 +116,9 @@ def best_of_overlapping(items: Sequence[AnyItem]) -> list[AnyItem]:
     Boxes overlap from an intersection over union of 0.5 on, segments by their boxes, and points as boxes of 5 % of the
     image. Of equal scores the first item stays.
     """
-    boxes, labels = boxes_of(items), np.array([label_of(item) for item in items])
+    numbers: dict[str, int] = {}
+    labels = np.array([numbers.setdefault(label_of(item), len(numbers)) for item in items])
+    boxes = boxes_of(items)
     kept, find_near = np.zeros(len(items), np.bool_), _neighbours(boxes)
     for at in sorted(range(len(items)), key=lambda at: -items[at]["score"]):
         near = find_near(at, kept & (labels != labels[at]))

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from photonlite.errors import SettingsError
+from photonlite.errors import SettingsError, TileError
 from photonlite.results.export import scale_item
 from photonlite.settings import plain
 
@@ -60,7 +60,7 @@ def cut_tiles(size: tuple[int, int], tile: Tile, sight: int) -> list[Region]:
         sight: Pixels along a side of an image that the model reads without shrinking it, for "auto".
 
     Raises:
-        SettingsError: Tiles are larger than the image, smaller than a pixel, or more than 64.
+        TileError: Tiles are larger than the image, smaller than a pixel, or more than 64.
     """
     width, height = size
     if tile == "auto":
@@ -71,12 +71,12 @@ def cut_tiles(size: tuple[int, int], tile: Tile, sight: int) -> list[Region]:
         rows, columns = tile
     else:
         if tile > max(size):
-            raise SettingsError(f"a tile of {tile} pixels is larger than the image of {width} x {height}: give a side")
+            raise TileError(f"a tile of {tile} pixels is larger than the image of {width} x {height}: give a side")
         columns, rows = (_count(side, min(tile, side)) for side in size)
     if rows > height or columns > width:
-        raise SettingsError(f"an image of {width} x {height} pixels has no {rows} x {columns} tiles: give fewer")
+        raise TileError(f"an image of {width} x {height} pixels has no {rows} x {columns} tiles: give fewer")
     if rows * columns > MAX_TILES:
-        raise SettingsError(
+        raise TileError(
             f"tile={tile!r} cuts an image of {width} x {height} pixels into {rows * columns} tiles, over the limit of "
             f"{MAX_TILES}: make them larger"
         )

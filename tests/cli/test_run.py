@@ -10,7 +10,7 @@ from PIL import Image
 
 from photonlite.cli import main
 from photonlite.cli.run import PlotTarget, to_json
-from photonlite.errors import CapacityError, InputError, SettingsError, TruncatedError
+from photonlite.errors import CapacityError, InputError, SettingsError, TileError, TruncatedError
 
 from .conftest import BOX, FakeModel
 
@@ -229,6 +229,13 @@ def test_a_prompt_too_long_for_one_image_fails_that_image(fake: FakeModel, image
 
     assert main(["detect", image, image, "mug"]) == 2
     assert [line["error"]["type"] for line in lines(capsys)] == ["CapacityError"] * 2
+
+
+def test_tiles_that_do_not_suit_one_image_fail_that_image(fake: FakeModel, image: str, capsys: Captured) -> None:
+    fake.error = TileError("a tile of 640 pixels is larger than the image")
+
+    assert main(["detect", image, image, "mug"]) == 2
+    assert [line["error"]["type"] for line in lines(capsys)] == ["TileError"] * 2
 
 
 def test_an_error_common_to_all_images_ends_the_run(fake: FakeModel, image: str, capsys: Captured) -> None:

@@ -1,6 +1,7 @@
 import asyncio
 import io
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +21,7 @@ from photonlite.errors import (
 )
 from photonlite.images import fetch as module
 from photonlite.images.fetch import ImageFetcher, is_public
-from tests.serving import GUARD, IMAGE, double, run, serve
+from tests.serving import GUARD, IMAGE, double, on_thread, run, serve
 from tests.tiny import CPU
 
 URL = "https://pictures.example/a%20b.png?size=2"
@@ -130,7 +131,7 @@ PRIVATE = """
 0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 169.254.169.254 172.16.0.1 192.0.2.1 192.168.1.1 224.0.0.1 240.0.0.1
 255.255.255.255 :: ::1 fc00::1 fe80::1 ff02::1 64:ff9b::a00:1 ::ffff:10.0.0.1 2002:a00:1::1 2001:db8::1
 2001:0:4136:e378:8000:63bf:3fff:fdd2 unknown 64:ff9b::808:808 64:ff9b:1::808:808 ::8.8.8.8 ::ffff:0:8.8.8.8
-2002:808:808::1 2606:4700::5efe:a00:1 2606:4700::200:5efe:808:808
+2002:808:808::1 fec0::1 5f00::1 8000::1 2606:4700::5efe:a00:1 2606:4700::200:5efe:808:808
 """
 
 
@@ -305,6 +306,29 @@ def test_a_model_that_may_fetches_images(model: VisionModel) -> None:
         model.detect("http://a.example/p.png", "mug")
     with pytest.raises(ImageUrlError, match="private network"):
         model.detect("https://127.0.0.1/p.png", "mug")
+
+
+def test_closing_a_model_ends_calls_that_wait_for_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def fetch_now(url: str, max_bytes: int) -> bytes:
+        begun.set()
+        assert ended.wait(GUARD)
+        return png()
+
+    monkeypatch.setattr(module, "fetch_now", fetch_now)
+    monkeypatch.setattr(module, "_THREADS", 1)
+    with VisionModel(double(), CPU, torch.float64, allow_urls=True) as model:
+        asked = [on_thread(lambda: model.detect("https://a.example/p.png", "mug")) for _ in range(2)]
+        asked.append(on_thread(lambda: run(model.adetect("https://a.example/p.png", "mug"))))
+        assert begun.wait(GUARD)
+        while len(model._session.open) < 3:
+            time.sleep(0)
+        model.close(drain=False)
+        for call in asked:
+            with pytest.raises(ModelError, match="closed"):
+                call.result(GUARD)
+        ended.set()
 
 
 def test_a_model_that_was_not_told_to_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from photonlite.api.tasks import OPTIONS
+from photonlite.config import DEFAULT_IMAGE_LIMITS
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.server.calls import SKILLS, Call, Skill
 
@@ -36,6 +37,7 @@ class FakeModel:
         self.skills: tuple[str, ...] = SKILLS
         self.max_batch = 8
         self.sight = 400
+        self.image_limits = DEFAULT_IMAGE_LIMITS
         self.alive = True
         self.last_tick_s = 0.0
         self.calls: list[Call] = []

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import dataclasses
 import io
 from typing import Any
@@ -7,13 +8,14 @@ import pytest
 from PIL import Image
 from starlette.requests import Request
 
+from photonlite.config import ImageLimits
 from photonlite.errors import ImageFetchError, ImageTooLargeError, ImageUrlError
 from photonlite.images.memory import needed_bytes
 from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.callers import WrongKeyDelay
+from photonlite.server.limits.callers import Caller, WrongKeyDelay
 from photonlite.server.limits.limiter import Hold
 from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.asgi import post
@@ -392,6 +394,39 @@ def test_names_times_tiles_are_limited() -> None:
         assert "names and tiles make 6 requests, over the limit of 5" in str(error)
         await asked(ingress(fake, max_parts=6), SEVERAL)
         assert len(fake.calls) == 1
+
+    run(main())
+
+
+def test_what_was_admitted_is_answered_though_others_fill_the_server() -> None:
+    async def main() -> None:
+        entry, image, permits = ingress(max_open=32), encoded((8, 8)), []
+        for caller in (Caller("a"), Caller("b")):
+            with contextlib.suppress(HttpError):
+                while True:
+                    permits.append(entry.limiter.admit(caller, "x", entry.clock(), socket=False))
+        for permit in permits:
+            permit.enter()
+        for permit in permits:
+            await entry.answer(Call("detect", image, {"object": "mug"}), permit, None)
+
+    run(main())
+
+
+def test_more_parts_than_places_are_refused_for_good() -> None:
+    async def main() -> None:
+        error = await refusal(asked(ingress(max_open=4), SEVERAL))
+        assert (error.status, "over the limit of 4" in str(error)) == (422, True)
+
+    run(main())
+
+
+def test_tiles_of_an_image_of_unknown_size_count_as_nine() -> None:
+    async def main() -> None:
+        fake = FakeModel()
+        fake.image_limits = ImageLimits(max_pixels=100)
+        call = dataclasses.replace(SEVERAL, arguments={"object": ["mug", "key"], "tile": "auto"})
+        assert "make 20 requests" in str(await refusal(asked(ingress(fake, max_parts=19), call)))
 
     run(main())
 

@@ -125,7 +125,7 @@ class Permit:
     def places(self, count: int) -> Iterator[None]:
         """Take so many further places among open requests while a block runs; raises 429."""
         requests = self._limiter.requests
-        if not requests.take(self.caller, count, own=int(self._room is requests)):
+        if count and not requests.take(self.caller, count, own=int(self._room is requests)):
             raise self._limiter.no_place(requests, self.caller)
         try:
             yield

@@ -370,6 +370,12 @@ def test_a_request_of_many_parts_fills_the_engine_like_as_many_requests(turns: E
 
 
 @checked
+def test_a_request_of_many_parts_keeps_no_other_caller_out(turns: EngineTurns, clock: Clock) -> None:
+    large, other = turns.join(A, KIND._replace(parts=64)), turns.join(B, KIND)
+    assert inside([large, other]) == [large, other]
+
+
+@checked
 def test_a_caller_pays_for_each_part(turns: EngineTurns, clock: Clock) -> None:
     many, one = turns.join(A, MANY), turns.join(B, KIND)
     clock.now += 5.0
