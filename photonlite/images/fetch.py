@@ -160,7 +160,9 @@ def is_public(address: str) -> bool:
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.ipv4_mapped is not None:  # the same socket as with the IPv4 address
             return is_public(str(parsed.ipv4_mapped))
-        if parsed not in _UNICAST or any(parsed in network for network in _TRANSLATED) or int(parsed) >> 32 & 0xFFFFFFFF in _ISATAP:
+        if parsed not in _UNICAST or any(parsed in network for network in _TRANSLATED):
+            return False
+        if int(parsed) >> 32 & 0xFFFFFFFF in _ISATAP:
             return False
     return parsed.is_global and not parsed.is_multicast
 
