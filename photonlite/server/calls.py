@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from photonlite.api.tasks import OPTIONS
+from photonlite.config import ImageLimits
 from photonlite.images.source import DecodedImage
 from photonlite.request import SamplingSettings
 from photonlite.server.config import ServerConfig
@@ -47,6 +48,8 @@ class ServedModel(Protocol):
     def last_tick_s(self) -> float: ...
     @property
     def sight(self) -> int: ...
+    @property
+    def image_limits(self) -> ImageLimits: ...
     def metrics(self) -> dict[str, Any]: ...
 
 
