@@ -39,6 +39,20 @@ MUTANTS = [
         "tests/video/test_reader.py",
     ),
     Mutant(
+        "a long last frame is taken for a video that was cut off",
+        "video/reader.py",
+        "max(end, now + 2 * step) + _LOST_S < duration",
+        "now + 2 * step + _LOST_S < duration",
+        "tests/video/test_reader.py",
+    ),
+    Mutant(
+        "a feed that stops waits until a lost stream is given up",
+        "realtime/sources.py",
+        "wait=self._pause",
+        "wait=lambda seconds: False",
+        "tests/realtime/test_sources.py",
+    ),
+    Mutant(
         "objects of different labels exchange their ids",
         "results/tracking.py",
         "        boxes += _APART * ",
