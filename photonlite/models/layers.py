@@ -65,6 +65,20 @@ class SelfAttention(nn.Module):
         return self.proj(attention(q, k, v).flatten(2))
 
 
+class RMSNorm(nn.Module):
+    """``weight * x / rms(x)``, normalised in float32 and rounded before the weight, as the public models do."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        normalized = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * normalized.to(x.dtype)
+
+
 def layer_norm(dim: int) -> nn.LayerNorm:
     return nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
 

@@ -1,0 +1,281 @@
+"""Configuration of a Qwen-VL checkpoint, read from its config.json; every dimension comes from there.
+
+| | Qwen2.5-VL | Qwen3-VL |
+|---|---|---|
+| model_type | `qwen2_5_vl` | `qwen3_vl` |
+| sizes of the decoder | at the top, or in `text_config` | in `text_config` |
+| rotary settings | `rope_scaling` and `rope_theta`, or `rope_parameters` | the same |
+| three axes of rotary frequencies | in contiguous sections | interleaved |
+| decoder | biases of q, k and v | norms of q and k |
+| vision tower | windows, gated MLP, no learned positions | learned positions, deepstack |
+| coordinates in answers | pixels of the resized image | 0 to 1000 |
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from photonlite.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Version:
+    """What the two generations differ in, beside their sizes."""
+
+    name: str
+    newer: bool  # Qwen3-VL: norms of q and k, interleaved rotary axes, learned positions, deepstack
+    sections: tuple[int, int, int]  # rotary frequencies of time, height and width, where the file has none
+    rope_theta: float
+    vision_act: str
+
+
+VERSIONS: Mapping[str, Version] = {
+    "qwen2_5_vl": Version("Qwen2.5-VL", False, (16, 24, 24), 1_000_000.0, "silu"),
+    "qwen3_vl": Version("Qwen3-VL", True, (24, 20, 20), 5_000_000.0, "gelu_pytorch_tanh"),
+}
+"""Generations by `model_type`."""
+
+_ROPE_TYPES = (None, "default", "mrope")
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """The text decoder."""
+
+    dim: int
+    ff_dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_context: int
+    norm_eps: float
+    rope_theta: float
+    sections: tuple[int, int, int]  # rotary frequencies of time, height and width; half a head in all
+    interleaved: bool  # the axes take turns along the frequencies; else one section follows the other
+    tied: bool  # the head is the embedding
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                f"num_key_value_heads ({self.kv_heads}) must divide num_attention_heads ({self.heads}) in config.json"
+            )
+        half = self.head_dim // 2
+        if self.head_dim % 2 or sum(self.sections) != half or min(self.sections) < 0:
+            raise ConfigError(
+                f"mrope_section is {list(self.sections)} for heads of {self.head_dim} numbers: it must be three whole "
+                f"numbers whose sum is half of that, {self.head_dim / 2:g}"
+            )
+        if self.interleaved and max(3 * self.sections[1] - 2, 3 * self.sections[2] - 1) >= half:
+            raise ConfigError(
+                f"mrope_section is {list(self.sections)}: height and width take every third of {half} frequencies, "
+                "which are not enough"
+            )
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """The vision tower; `window` or `table` and `deepstack` are 0 or empty in the generation without them."""
+
+    dim: int
+    ff_dim: int
+    layers: int
+    heads: int
+    patch: int  # side of a patch in pixels
+    merge: int  # patches along a side of one embedding
+    frames: int  # images a patch spans; a still image is repeated
+    out_dim: int
+    rope_theta: float = 10_000.0
+    window: int = 0  # side of a window of attention, in embeddings
+    full_layers: tuple[int, ...] = ()  # layers that attend to the whole image; without windows all do
+    table: int = 0  # side of the table of learned positions
+    deepstack: tuple[int, ...] = ()  # layers whose features are added to the decoder's first layers
+
+    def __post_init__(self) -> None:
+        if self.dim % self.heads or (self.dim // self.heads) % 4:
+            raise ConfigError(
+                f"vision_config: num_heads ({self.heads}) must divide hidden_size ({self.dim}) into multiples of 4"
+            )
+        for name, chosen in (
+            ("fullatt_block_indexes", self.full_layers),
+            ("deepstack_visual_indexes", self.deepstack),
+        ):
+            if list(chosen) != sorted(set(chosen)) or any(not 0 <= layer < self.layers for layer in chosen):
+                raise ConfigError(
+                    f"vision_config.{name} is {list(chosen)}: it must list layers from 0 to {self.layers - 1} in order"
+                )
+
+    @property
+    def factor(self) -> int:
+        """Pixels along a side of one embedding: sides of a resized image are multiples of it."""
+        return self.patch * self.merge
+
+    @property
+    def patch_dim(self) -> int:
+        """Numbers of one patch, as the tower reads it."""
+        return 3 * self.frames * self.patch**2
+
+
+@dataclass(frozen=True)
+class QwenConfig:
+    """A checkpoint's config.json, validated."""
+
+    version: Version
+    text: TextConfig
+    vision: VisionConfig
+    image_id: int
+    vision_start_id: int
+    vision_end_id: int
+
+    def __post_init__(self) -> None:
+        if self.vision.out_dim != self.text.dim:
+            raise ConfigError(
+                f"vision_config.out_hidden_size is {self.vision.out_dim}, but the decoder's hidden_size is "
+                f"{self.text.dim}: they must be equal"
+            )
+        if len(self.vision.deepstack) > self.text.layers:
+            raise ConfigError(
+                f"vision_config.deepstack_visual_indexes lists {len(self.vision.deepstack)} layers, more than the "
+                f"decoder's {self.text.layers}"
+            )
+        for name in ("image_id", "vision_start_id", "vision_end_id"):
+            if (index := getattr(self, name)) >= self.text.vocab_size:
+                raise ConfigError(f"{name} is {index}, but the vocabulary has {self.text.vocab_size} tokens")
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> "QwenConfig":
+        """Read a config.json as released or as newer libraries write it; ConfigError if invalid."""
+        kind = raw.get("model_type")
+        version = VERSIONS.get(kind) if isinstance(kind, str) else None
+        if version is None:
+            raise ConfigError(f"model_type {kind!r:.60} is not of this family: it has {', '.join(VERSIONS)}")
+        if raw.get("quantization_config"):
+            raise ConfigError("this checkpoint is quantised, which is not supported: use the release in bfloat16")
+        nested = raw.get("text_config") is not None
+        text = _Section("text_config" if nested else "", _object(raw, "text_config") if nested else raw)
+        top = _Section("", raw)
+        ids = {"image_id": "image_token_id"}
+        ids |= {f"vision_{side}_id": f"vision_{side}_token_id" for side in ("start", "end")}
+        tied = raw.get("tie_word_embeddings", text.values.get("tie_word_embeddings", False))
+        return cls(
+            version=version,
+            text=_text(text, version, tied=bool(tied or text.values.get("tie_word_embeddings"))),
+            vision=_vision(_Section("vision_config", _object(raw, "vision_config")), version),
+            **{name: top.whole(key, least=0) for name, key in ids.items()},
+        )
+
+
+@dataclass(frozen=True)
+class _Section:
+    """Reads checked values of one object of config.json."""
+
+    name: str
+    values: Mapping[str, Any]
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{self._path(key)} is {_shown(value)}: it must be a whole number of at least {least}")
+        return value
+
+    def positive(self, key: str, default: float) -> float:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ConfigError(f"{self._path(key)} is {_shown(value)}: it must be a number above 0")
+        return float(value)
+
+    def layers(self, key: str) -> tuple[int, ...]:
+        value = self.values.get(key)
+        if not isinstance(value, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in value):
+            raise ConfigError(f"{self._path(key)} is {_shown(value)}: it must be a list of layers")
+        return tuple(value)
+
+    def must_be(self, key: str, *known: object) -> None:
+        value = self.values.get(key)
+        if value not in known:
+            shown = " or ".join(repr(one) for one in known if one is not None)
+            raise ConfigError(f"{self._path(key)} is {_shown(value)}: photonlite supports {shown} only")
+
+    def _path(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key
+
+
+def _text(section: _Section, version: Version, *, tied: bool) -> TextConfig:
+    section.must_be("hidden_act", None, "silu")
+    section.must_be("use_sliding_window", None, False)
+    section.must_be("attention_bias", None, False)
+    dim, heads = section.whole("hidden_size"), section.whole("num_attention_heads")
+    if "head_dim" not in section.values and dim % heads:
+        raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
+    rope: Any = section.values.get("rope_parameters") or section.values.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise ConfigError(f"the rotary settings are {_shown(rope)}: they must be an object with mrope_section")
+    rotary = _Section("rope_scaling", rope)
+    rotary.must_be("rope_type", *_ROPE_TYPES)
+    rotary.must_be("type", *_ROPE_TYPES)
+    rotary.must_be("mrope_interleaved", None, version.newer)
+    sections = rotary.layers("mrope_section") if "mrope_section" in rope else version.sections
+    if len(sections) != 3:
+        raise ConfigError(f"rope_scaling.mrope_section is {list(sections)}: it must be three whole numbers")
+    return TextConfig(
+        dim=dim,
+        ff_dim=section.whole("intermediate_size"),
+        layers=section.whole("num_hidden_layers"),
+        heads=heads,
+        kv_heads=section.whole("num_key_value_heads", heads),
+        head_dim=section.whole("head_dim", dim // heads),
+        vocab_size=section.whole("vocab_size"),
+        max_context=section.whole("max_position_embeddings"),
+        norm_eps=section.positive("rms_norm_eps", 1e-6),
+        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", version.rope_theta)),
+        sections=(sections[0], sections[1], sections[2]),
+        interleaved=version.newer,
+        tied=tied,
+    )
+
+
+def _vision(section: _Section, version: Version) -> VisionConfig:
+    section.must_be("hidden_act", None, version.vision_act)
+    for channels in ("in_channels", "in_chans"):
+        section.must_be(channels, None, 3)
+    patch, merge = section.whole("patch_size"), section.whole("spatial_merge_size", 2)
+    rope: Any = section.values.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        raise ConfigError(f"vision_config.rope_parameters is {_shown(rope)}: it must be an object")
+    rotary = _Section("vision_config.rope_parameters", rope)
+    rotary.must_be("rope_type", None, "axial")
+    config = VisionConfig(
+        dim=section.whole("hidden_size"),
+        ff_dim=section.whole("intermediate_size"),
+        layers=section.whole("depth"),
+        heads=section.whole("num_heads"),
+        patch=patch,
+        merge=merge,
+        frames=section.whole("temporal_patch_size", 2),
+        out_dim=section.whole("out_hidden_size"),
+        rope_theta=rotary.positive("rope_theta", VisionConfig.rope_theta),
+    )
+    if not version.newer:
+        window = section.whole("window_size") // (patch * merge)
+        if window < 1:
+            raise ConfigError(f"vision_config.window_size is less than one embedding of {patch * merge} pixels")
+        return dataclasses.replace(config, window=window, full_layers=section.layers("fullatt_block_indexes"))
+    positions = section.whole("num_position_embeddings")
+    table = round(positions**0.5)
+    if table**2 != positions:
+        raise ConfigError(f"vision_config.num_position_embeddings is {positions}: it must be a square, such as 2304")
+    return dataclasses.replace(config, table=table, deepstack=section.layers("deepstack_visual_indexes"))
+
+
+def _object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = raw.get(name)
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} in config.json is {_shown(section)}: it must be an object")
+    return section
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else f"{value!r:.60}"

@@ -1,0 +1,140 @@
+"""Images as the vision tower reads them: resized to whole embeddings, cut into patches.
+
+```
+image ── smart_size ── bicubic ──> [H, W, 3] ── patches in merge-major order ──> uint8 [gh * gw, 3 * patch * patch]
+```
+
+The patches of one embedding (`merge` x `merge`) follow each other, embeddings go row by row, and the numbers of a patch
+are channel-major. Pixels stay whole numbers here: they are normalised where the tower runs.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
+from photonlite.models.qwen.config import VisionConfig
+
+MAX_RATIO = 200  # of the longer to the shorter side, as the public image processor has it
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """A checkpoint's preprocessor_config.json, checked against its vision tower; ConfigError if it does not fit."""
+
+    patch: int
+    merge: int
+    min_pixels: int  # of a resized image
+    max_pixels: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @property
+    def factor(self) -> int:
+        return self.patch * self.merge
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any], vision: VisionConfig) -> "ImageSettings":
+        inner = raw.get("image_processor")  # newer libraries write one processor_config.json for all modalities
+        raw = inner if isinstance(inner, Mapping) else raw
+        sizes = raw.get("size")
+        sizes = sizes if isinstance(sizes, Mapping) else {}
+        for name, expected in (
+            ("patch_size", vision.patch),
+            ("merge_size", vision.merge),
+            ("temporal_patch_size", vision.frames),
+        ):
+            if (given := raw.get(name, expected)) != expected:
+                raise ConfigError(f"{name} of the image processor is {given!r:.60}, the vision tower's is {expected}")
+        for name, wanted in (("do_resize", True), ("do_rescale", True), ("do_normalize", True), ("resample", 3)):
+            if (given := raw.get(name, wanted)) != wanted:
+                raise ConfigError(f"{name} of the image processor is {given!r:.60}: photonlite supports {wanted} only")
+        if not math.isclose(scale := _number(raw, "rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-6):
+            raise ConfigError(f"rescale_factor of the image processor is {scale}: photonlite supports 1/255 only")
+        least = _pixels("min_pixels", raw.get("min_pixels") or sizes.get("shortest_edge"))
+        most = _pixels("max_pixels", raw.get("max_pixels") or sizes.get("longest_edge"))
+        if not vision.factor**2 <= most or least > most:
+            raise ConfigError(
+                f"the image processor resizes to {least} to {most} pixels: the upper limit must be at least "
+                f"{vision.factor**2}, one embedding, and not below the lower one"
+            )
+        std = _channels(raw, "image_std")
+        if min(std) <= 0:
+            raise ConfigError(f"image_std of the image processor is {list(std)}: each number must be above 0")
+        return cls(vision.patch, vision.merge, least, most, _channels(raw, "image_mean"), std)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePatches:
+    """The patches of one image."""
+
+    pixels: npt.NDArray[np.uint8]  # [gh * gw, 3 * patch * patch], merge-major
+    grid: tuple[int, int]  # rows and columns of patches
+    picture_size: tuple[int, int]  # width and height of the image before it was resized
+
+
+def smart_size(height: int, width: int, settings: ImageSettings) -> tuple[int, int]:
+    """Return height and width of the resized image: multiples of one embedding, within the limits of pixels.
+
+    The rule and its roundings are the public image processor's. Raises an ImageShapeError for a strip of more than
+    `MAX_RATIO` to 1.
+    """
+    if max(height, width) > MAX_RATIO * min(height, width):
+        raise ImageShapeError(
+            f"the image has {width} x {height} pixels: this model takes sides of at most {MAX_RATIO} to 1; "
+            "pad or crop the image"
+        )
+    factor = settings.factor
+    rows, columns = round(height / factor), round(width / factor)  # half to even
+    if rows * columns * factor**2 > settings.max_pixels:
+        shrink = math.sqrt(height * width / settings.max_pixels)
+        rows, columns = (max(1, math.floor(side / shrink / factor)) for side in (height, width))
+    elif rows * columns * factor**2 < settings.min_pixels:
+        grow = math.sqrt(settings.min_pixels / (height * width))
+        rows, columns = (math.ceil(side * grow / factor) for side in (height, width))
+    return rows * factor, columns * factor
+
+
+def cut_patches(image: Image.Image, settings: ImageSettings) -> ImagePatches:
+    """Resize an RGB image and cut it into patches; ImageShapeError or ImageTooLargeError if it cannot be resized."""
+    if image.mode != "RGB":
+        raise ImageShapeError(f"patches are cut from RGB, not from mode {image.mode}: open the image with load_image")
+    height, width = smart_size(image.height, image.width, settings)
+    try:
+        resized = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+    except MemoryError as cause:
+        raise ImageTooLargeError(f"an image of {width} x {height} pixels does not fit the memory") from cause
+    patch, merge = settings.patch, settings.merge
+    rows, columns = height // patch, width // patch
+    split = resized.reshape(rows // merge, merge, patch, columns // merge, merge, patch, 3)
+    pixels = split.transpose(0, 3, 1, 4, 6, 2, 5).reshape(rows * columns, -1)
+    return ImagePatches(pixels, (rows, columns), image.size)
+
+
+def _number(raw: Mapping[str, Any], name: str, default: float) -> float:
+    value = raw.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name} of the image processor is {value!r:.60}: it must be a number")
+    return float(value)
+
+
+def _pixels(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} of the image processor is {value!r:.60}: it must be a whole number above 0")
+    return value
+
+
+def _channels(raw: Mapping[str, Any], name: str) -> tuple[float, float, float]:
+    value = raw.get(name)
+    if (
+        not isinstance(value, list | tuple)
+        or len(value) != 3
+        or any(isinstance(one, bool) or not isinstance(one, int | float) or not math.isfinite(one) for one in value)
+    ):
+        raise ConfigError(f"{name} of the image processor is {value!r:.60}: it must be a list of three numbers")
+    return float(value[0]), float(value[1]), float(value[2])

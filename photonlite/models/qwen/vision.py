@@ -1,0 +1,195 @@
+"""The vision towers: patches of several images of different sizes, packed on one axis, to embeddings of the decoder.
+
+```
+patches ── linear ──[+ learned positions]── blocks, 2-D rotary ──────────────── merger ──> embeddings [P / 4, dim]
+                                              └─ after chosen layers ── merger ──> deepstack [D, P / 4, dim]
+```
+
+Attention never leaves an image. The older tower attends within windows in most layers: embeddings are reordered so that
+the windows of one size follow each other, which makes each size one batch, and put back behind the merger.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from photonlite.models.layers import RMSNorm, attend, rotate
+from photonlite.models.qwen.config import Version, VisionConfig
+from photonlite.models.qwen.images import ImageSettings
+from photonlite.models.qwen.text import GatedMLP
+
+Grid = tuple[int, int]  # rows and columns of patches of an image
+Runs = Sequence[tuple[int, int]]  # how many sequences of which length follow each other on the packed axis
+
+_NORM_EPS = 1e-6
+
+
+class MLP(nn.Module):
+    """``fc2(gelu(fc1(x)))``."""
+
+    def __init__(self, dim: int, ff_dim: int, out_dim: int, approximate: str) -> None:
+        super().__init__()
+        self.approximate = approximate
+        self.fc1 = nn.Linear(dim, ff_dim)
+        self.fc2 = nn.Linear(ff_dim, out_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(functional.gelu(self.fc1(x), approximate=self.approximate))
+
+
+class VisionBlock(nn.Module):
+    """A pre-norm transformer block over packed patches ``[P, dim]``."""
+
+    def __init__(self, config: VisionConfig, version: Version) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.norm1, self.norm2 = _norm(config.dim, version), _norm(config.dim, version)
+        self.qkv = nn.Linear(config.dim, 3 * config.dim)
+        self.proj = nn.Linear(config.dim, config.dim)
+        self.mlp: nn.Module
+        if version.newer:
+            self.mlp = MLP(config.dim, config.ff_dim, config.dim, "tanh")
+        else:
+            self.mlp = GatedMLP(config.dim, config.ff_dim, bias=True)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], runs: Runs) -> Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(1)  # [P, H, D] each
+        q, k = rotate(q, *rotary), rotate(k, *rotary)
+        x = x + self.proj(_attend_runs(q, k, v, runs).flatten(1))
+        return x + self.mlp(self.norm2(x))
+
+
+class Merger(nn.Module):
+    """Joins the patches of one embedding and maps them to the decoder's space; the norm comes before or behind."""
+
+    def __init__(self, config: VisionConfig, version: Version, *, norm_joined: bool = False) -> None:
+        super().__init__()
+        self.joined, self.norm_joined = config.dim * config.merge**2, norm_joined
+        self.norm = _norm(self.joined if norm_joined else config.dim, version)
+        self.mlp = MLP(self.joined, self.joined, config.out_dim, "none")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x.reshape(-1, self.joined)) if self.norm_joined else self.norm(x).reshape(-1, self.joined)
+        return self.mlp(x)
+
+
+class VisionTower(nn.Module):
+    """Patch embedding, transformer and mergers of either generation."""
+
+    def __init__(self, config: VisionConfig, version: Version) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_embed = nn.Linear(config.patch_dim, config.dim, bias=version.newer)
+        self.positions = nn.Parameter(torch.empty(config.table**2, config.dim)) if config.table else None
+        self.blocks = nn.ModuleList(VisionBlock(config, version) for _ in range(config.layers))
+        self.merger = Merger(config, version)
+        self.deepstack = nn.ModuleList(Merger(config, version, norm_joined=True) for _ in config.deepstack)
+
+    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Map normalised patches ``[P, patch_dim]`` of images to embeddings ``[1 + D, P / 4, dim]``, deepstack last."""
+        config = self.config
+        whole: Runs = [(1, rows * columns) for rows, columns in grids]
+        x = self.patch_embed(patches)
+        if self.positions is not None:
+            x = x + self._positions(self.positions, grids).to(x.dtype)
+        angles = torch.cat([_rotary_angles(grid, config, x.device) for grid in grids])
+        order, windows = None, whole
+        if config.window:
+            order, windows = _window_order(grids, config, x.device)
+            x, angles = _reorder(x, order), _reorder(angles, order)
+        rotary = angles.cos().unsqueeze(-2), angles.sin().unsqueeze(-2)  # [P, 1, D / 2]
+        outputs: list[Tensor] = []
+        for index, block in enumerate(self.blocks):
+            x = block(x, rotary, windows if order is not None and index not in config.full_layers else whole)
+            if index in config.deepstack:
+                outputs.append(self.deepstack[len(outputs)](x))
+        merged = self.merger(x)
+        if order is not None:
+            merged = torch.empty_like(merged).index_copy_(0, order, merged)
+        return torch.stack((merged, *outputs))
+
+    def _positions(self, table: Tensor, grids: Iterable[Grid]) -> Tensor:
+        """Interpolate learned positions to each image's grid, linearly, corners on corners: float32 ``[P, dim]``."""
+        side, merge = self.config.table, self.config.merge
+        square = table.float().view(side, side, -1)
+        found = []
+        for rows, columns in grids:
+            down, across = (_interpolation(length, side, table.device) for length in (rows, columns))
+            spread = torch.einsum("hi,ijd->hjd", down, square)
+            found.append(_merge_major(torch.einsum("wj,hjd->hwd", across, spread), merge))
+        return torch.cat(found)
+
+
+def normalize_patches(pixels: Tensor, settings: ImageSettings, frames: int) -> Tensor:
+    """Map uint8 patches ``[P, 3 * patch * patch]`` to what the tower reads: float32, once a frame."""
+    mean, std = (torch.tensor(values, device=pixels.device)[:, None] for values in (settings.mean, settings.std))
+    normalized = (pixels.view(len(pixels), 3, -1).float() / 255 - mean) / std
+    return normalized.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
+
+
+def _norm(dim: int, version: Version) -> nn.Module:
+    return nn.LayerNorm(dim, eps=_NORM_EPS) if version.newer else RMSNorm(dim, _NORM_EPS)
+
+
+def _attend_runs(q: Tensor, k: Tensor, v: Tensor, runs: Runs) -> Tensor:
+    """Attend within each sequence of the packed axis; all tensors are ``[P, H, D]``."""
+    out, start = torch.empty_like(q), 0
+    for count, length in runs:
+        part = slice(start, start := start + count * length)
+        batch = (count, length, *q.shape[1:])
+        out[part] = attend(q[part].view(batch), k[part].view(batch), v[part].view(batch)).flatten(0, 1)
+    return out
+
+
+def _merge_major(x: Tensor, merge: int) -> Tensor:
+    """Reorder ``[rows, columns, ...]`` of patches to ``[rows * columns, ...]``, those of one embedding together."""
+    rows, columns = x.shape[:2]
+    split = x.reshape(rows // merge, merge, columns // merge, merge, *x.shape[2:])
+    return split.transpose(1, 2).flatten(0, 3)
+
+
+def _rotary_angles(grid: Grid, config: VisionConfig, device: torch.device) -> Tensor:
+    """Return the angles of an image's patches, float32 ``[rows * columns, D / 2]``: first by row, then by column."""
+    dim = config.dim // config.heads // 2
+    frequencies = 1.0 / config.rope_theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim)
+    rows, columns = (torch.arange(length, device=device).float()[:, None] * frequencies for length in grid)
+    shape = (*grid, -1)
+    return _merge_major(torch.cat((rows[:, None].expand(shape), columns[None].expand(shape)), dim=-1), config.merge)
+
+
+def _interpolation(length: int, side: int, device: torch.device) -> Tensor:
+    """Return the weights of `side` table entries at `length` evenly spaced places, ends on ends: ``[length, side]``."""
+    places = torch.arange(length, device=device).float() * (side - 1) / max(length - 1, 1)
+    return (1 - (places[:, None] - torch.arange(side, device=device)).abs()).clamp(min=0)
+
+
+def _window_order(grids: Iterable[Grid], config: VisionConfig, device: torch.device) -> tuple[Tensor, Runs]:
+    """Return the embeddings of all images ordered by window, and the windows; those at the edges may be smaller."""
+    order: list[Tensor] = []
+    runs: list[tuple[int, int]] = []
+    start = 0
+    for grid in grids:
+        rows, columns = (length // config.merge for length in grid)
+        units = torch.arange(start, start + rows * columns, device=device).view(rows, columns)
+        for strip in _cut(units, config.window, 0):
+            for part in _cut(strip, config.window, 1):
+                height, width = (min(length, config.window) for length in part.shape)
+                windows = part.reshape(part.shape[0] // height, height, part.shape[1] // width, width).transpose(1, 2)
+                order.append(windows.flatten())
+                runs.append((windows.shape[0] * windows.shape[1], height * width * config.merge**2))
+        start += rows * columns
+    return torch.cat(order), runs
+
+
+def _cut(units: Tensor, window: int, dim: int) -> list[Tensor]:
+    """Cut off what is left of an axis behind its whole windows; empty parts are left out."""
+    length = units.shape[dim]
+    whole = length // window * window
+    return [part for part in (units.narrow(dim, 0, whole), units.narrow(dim, whole, length - whole)) if part.numel()]
+
+
+def _reorder(x: Tensor, order: Tensor) -> Tensor:
+    """Reorder ``[P, ...]`` by embeddings."""
+    return x.view(len(order), -1, x.shape[-1])[order].flatten(0, 1)

@@ -1,0 +1,179 @@
+"""Loading a Qwen-VL checkpoint: both public layouts of tensor names, checked before any data are read.
+
+| layout | vision tower | decoder | head |
+|---|---|---|---|
+| released with Qwen2.5-VL | `visual.` | `model.` | `lm_head.` |
+| newer libraries, Qwen3-VL | `model.visual.` | `model.language_model.` | `lm_head.` |
+
+q, k and v are stored apart and joined here, and so are gate and up. Data are always copied: mapped weights would
+change, or the process die, when the file is replaced in place.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from photonlite.errors import CheckpointError
+from photonlite.models.qwen.config import QwenConfig, TextConfig
+from photonlite.models.qwen.model import QwenModel
+from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
+
+_LAYOUTS = {
+    "newer": (("model.visual.", "vision."), ("model.language_model.", "text."), ("lm_head.weight", "text.head")),
+    "released": (("visual.", "vision."), ("model.", "text."), ("lm_head.weight", "text.head")),
+}
+"""Prefixes of the public names and of the model's own, by layout."""
+
+_NEWER, _RELEASED = ("model.visual.", "model.language_model."), ("visual.", "model.")
+
+_NAMES = (
+    (r"^text\.embed_tokens\.weight", "text.words"),
+    (r"^text\.layers\.", "text.blocks."),
+    (r"\.self_attn\.o_proj\.", ".attn.proj."),
+    (r"\.self_attn\.([qkv])_norm\.", r".attn.\1_norm."),
+    (r"\.input_layernorm\.", ".norm1."),
+    (r"\.post_attention_layernorm\.", ".norm2."),
+    (r"\.down_proj\.", ".down."),
+    (r"^vision\.patch_embed\.proj\.", "vision.patch_embed."),
+    (r"^vision\.pos_embed\.weight", "vision.positions"),
+    (r"^(vision\.blocks\.\d+)\.attn\.", r"\1."),
+    (r"^vision\.deepstack_merger_list\.", "vision.deepstack."),
+    (r"^vision\.merger\.ln_q\.", "vision.merger.norm."),
+    (r"^vision\.merger\.mlp\.0\.", "vision.merger.mlp.fc1."),
+    (r"^vision\.merger\.mlp\.2\.", "vision.merger.mlp.fc2."),
+    (r"^(vision\.(?:merger|deepstack\.\d+))\.linear_", r"\1.mlp."),
+    (r"\.mlp\.linear_fc", ".mlp.fc"),
+)
+"""What replaces what in the names of both generations, once the prefix is the model's own."""
+
+_JOINED = ((r"\.self_attn\.([qkv])_proj\.", ".attn.qkv."), (r"\.mlp\.(gate|up)_proj\.", ".mlp.gate_up."))
+"""Parts that are stored apart, and the name of the whole."""
+
+_HEAD, _PATCHES = "text.head", "vision.patch_embed.weight"
+_COMPUTED = ("rotary_emb.inv_freq", "rotary_pos_emb.inv_freq")  # ends of names of tables that are computed instead
+_NAMED = 5  # tensors in an error message; the others are counted
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor of a file belongs: a parameter, and which of its joined parts; None for the whole."""
+
+    name: str
+    part: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.part is None else f"{self.name} ({self.part})"
+
+
+def load_model(
+    files: Iterable[Path], config: QwenConfig, *, device: torch.device | str, dtype: torch.dtype
+) -> QwenModel:
+    """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
+
+    Beside the model, host memory holds at most one tensor.
+    """
+    sources = _by_place(read_headers(files), tied=config.text.tied)
+    with torch.device("meta"):
+        model = QwenModel(config)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    rows = {place: rows for name, shape in shapes.items() for place, rows in _places(name, shape[0], config.text)}
+    _check(sources, shapes, rows)
+    state = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+    for place, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
+        target = state[place.name][rows[place]]
+        target.copy_(mapped.reshape(target.shape))
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(False).eval()
+
+
+def place_of(key: str, layout: str) -> Place | None:
+    """Translate a tensor's name in a public layout; None for a name that has no place in it."""
+    found = next(((old, new) for old, new in _LAYOUTS[layout] if key.startswith(old)), None)
+    if found is None:
+        return None
+    name = found[1] + key.removeprefix(found[0])
+    for pattern, new in _NAMES:
+        name = re.sub(pattern, new, name)
+    for pattern, new in _JOINED:
+        if match := re.search(pattern, name):
+            return Place(name.replace(match[0], new), match[1])
+    return Place(name)
+
+
+def _by_place(infos: Iterable[TensorInfo], *, tied: bool) -> dict[Place, TensorInfo]:
+    """Find the place of each tensor; CheckpointError for mixed layouts, quantised data, or two tensors for a place."""
+    infos = [info for info in infos if not info.name.endswith(_COMPUTED)]
+    layout = _layout(infos)
+    sources: dict[Place, TensorInfo] = {}
+    for info in infos:
+        place = place_of(info.name, layout) or Place(info.name)
+        if tied and place.name == _HEAD:
+            continue  # some releases store the embedding a second time
+        if info.dtype not in FLOAT_BYTES:
+            raise CheckpointError(
+                f"{info.file} is quantised ({info.name} has type {info.dtype}), which is not supported: use a release "
+                f"in {', '.join(FLOAT_BYTES)}"
+            )
+        if place in sources:
+            raise CheckpointError(
+                f"{info.name} in {info.file} and {sources[place].name} in {sources[place].file} are the same "
+                "parameter: remove one of them"
+            )
+        sources[place] = info
+    return sources
+
+
+def _layout(infos: Iterable[TensorInfo]) -> str:
+    newer = [info.name for info in infos if info.name.startswith(_NEWER)]
+    released = [info.name for info in infos if info.name.startswith(_RELEASED) and not info.name.startswith(_NEWER)]
+    if newer and released:
+        raise CheckpointError(
+            f"the tensors mix two layouts of names, such as {newer[0]} and {released[0]}: use the files of one release"
+        )
+    return "newer" if newer else "released"
+
+
+def _places(name: str, rows: int, text: TextConfig) -> list[tuple[Place, slice]]:
+    """Return the stored parts of a parameter, and the rows of each."""
+    if ".attn.qkv." in name:
+        sizes = {"q": text.heads * text.head_dim} | dict.fromkeys("kv", text.kv_heads * text.head_dim)
+    elif ".mlp.gate_up." in name:
+        sizes = dict.fromkeys(("gate", "up"), rows // 2)
+    else:
+        return [(Place(name), slice(0, rows))]
+    ends = list(itertools.accumulate(sizes.values()))
+    parts = zip(sizes.items(), ends, strict=True)
+    return [(Place(name, part), slice(end - size, end)) for (part, size), end in parts]
+
+
+def _check(
+    sources: Mapping[Place, TensorInfo], shapes: Mapping[str, tuple[int, ...]], rows: Mapping[Place, slice]
+) -> None:
+    """Raise CheckpointError where tensors do not fit; it shows names and shapes of the files."""
+    missing = [str(place) for place in rows if place not in sources]
+    unexpected = [info.name for place, info in sources.items() if place not in rows]
+    misshapen = []
+    for place, info in sources.items():
+        if place in rows:
+            taken = rows[place]
+            shape = (taken.stop - taken.start, *shapes[place.name][1:])
+            # The patch embedding is stored as a convolution.
+            flat = (info.shape[0], math.prod(info.shape[1:])) if place.name == _PATCHES else info.shape
+            if flat != shape:
+                misshapen.append(f"{info.name} is {list(info.shape)} where {list(shape)} is expected")
+    problems = [
+        f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
+        for what, items in (("missing", missing), ("unexpected", unexpected), ("wrongly shaped", misshapen))
+        if items
+    ]
+    if problems:
+        where = next(iter(sources.values())).file.parent if sources else "the checkpoint"
+        raise CheckpointError(
+            f"the tensors in {where} do not fit its config.json: {'. '.join(problems)}. Check that the weights are "
+            "whole and that config.json belongs to them"
+        )
