@@ -34,7 +34,7 @@ from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.buffers import PagedCache
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT
-from photonlite.runner.tokens import apply_head
+from photonlite.runner.tokens import head_logits
 from photonlite.runner.torch_model_runner import decode_attention
 
 PAGE = 16
@@ -99,7 +99,7 @@ class Decoder:
                 self._model.forward(x[:, None], rows[:, POSITION : POSITION + 1], attention)[:, 0]
             )
         hidden = self._steps(x, NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:]), self._cache)
-        return apply_head(self._model.heads.text, hidden)
+        return head_logits(self._model, "text", hidden)
 
 
 def compare(model: MoondreamModel, truth: MoondreamModel, rows: int, words: int, tokens: int) -> tuple[Tally, Tally]:

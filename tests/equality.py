@@ -35,11 +35,11 @@ from photonlite.skills.typed.forms import ChoicesForm, TextForm, form_of
 from photonlite.skills.typed.question import TypedQuestion
 from tests.compiling import Workshop
 from tests.plain import PlainEngine
-from tests.tiny import CPU, tiny_config, tiny_model, tiny_prompts
+from tests.tiny import CPU, EXPERTS, tiny_config, tiny_model, tiny_prompts
 
 _END, _COORDINATE, _SIZE, _VOCABULARY = 0, 5, 6, 272
 _TILINGS = ((1, 1), (1, 2), (2, 1), (2, 3), (1, 4))
-_KINDS = ("nano", "moondream2")
+_KINDS = ("nano", "moondream2", "moondream3")
 _PLACE = {"anyOf": [{"type": "object", "format": "box"}, {"type": "object", "format": "point"}, {"type": "null"}]}
 _SCHEMA = {
     "type": "object",
@@ -237,8 +237,9 @@ class Scene:
         self.dice = random.Random(seed)
         self.kind = self.dice.choice(_KINDS)
         vision = {"crop_size": 16, "enc_patch_size": 4}
-        raw = {"moondream2": "moondream2", "nano": "photonlite_nano"}[self.kind]
-        self.config = tiny_config(raw, vision=vision)
+        raw = "photonlite_nano" if self.kind == "nano" else self.kind
+        text = EXPERTS if self.kind == "moondream3" else {}
+        self.config = tiny_config(raw, vision=vision, text=text)
         self.model = _weights(self.config, seed % 7)
         self.kv = kv_format(kv_dtype, self.model, CPU, torch.float64)
         self.crops = [self._crops() for _ in range(5)]

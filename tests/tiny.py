@@ -25,6 +25,12 @@ TEMPLATES = {
     "segment": {"prefix": [1, 92, 2], "suffix": [3]},
 }
 
+EXPERTS: dict[str, Any] = {
+    "n_kv_heads": 3,
+    "moe": {"num_experts": 8, "experts_per_token": 3, "expert_inner_dim": 10, "start_layer": 1},
+}
+"""What makes the text section of `tiny_config("moondream3")` whole: temperatures need equal numbers of heads."""
+
 
 def tiny_config(kind: str = "photonlite_nano", **sections: dict[str, Any]) -> MoondreamConfig:
     """A grid of 5 x 5 patches, 3 heads of 8 that share 1 key/value head, other numbers of bins for each value."""

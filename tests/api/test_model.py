@@ -15,7 +15,7 @@ from photonlite.request import SamplingSettings
 from photonlite.skills import caption, detect, point, query, segment
 from tests.plain import PlainEngine
 from tests.serving import IMAGE, SKILLS, arguments, double, make_image, method, run, serve
-from tests.tiny import CPU, tiny_config
+from tests.tiny import CPU, EXPERTS, tiny_config
 
 SAMPLED = {"temperature": 1.5, "top_p": 0.9, "seed": 7}
 
@@ -23,9 +23,9 @@ SAMPLED = {"temperature": 1.5, "top_p": 0.9, "seed": 7}
 SETTINGS = pytest.mark.parametrize("settings", [{}, SAMPLED], ids=["greedy", "sampled"])
 
 
-@pytest.fixture(scope="module", params=["photonlite_nano", "moondream2"])
+@pytest.fixture(scope="module", params=["photonlite_nano", "moondream2", "moondream3"])
 def family(request: pytest.FixtureRequest) -> Iterator[tuple[VisionModel, LoadedModel]]:
-    loaded = double(tiny_config(request.param))
+    loaded = double(tiny_config(request.param, text=EXPERTS if request.param == "moondream3" else {}))
     with serve(loaded) as model:
         yield model, loaded
 

@@ -13,7 +13,7 @@ from torch import Tensor
 GOLDEN = Path(__file__).parents[1] / "golden" / "moondream-tiny"
 SMALL: dict[str, Any] = {
     "model_type": "moondream3",
-    "text": {"dim": 16, "ff_dim": 32, "n_layers": 2, "n_heads": 2, "n_kv_heads": 1, "vocab_size": 272},
+    "text": {"dim": 16, "ff_dim": 32, "n_layers": 2, "n_heads": 2, "vocab_size": 272} | {"tau": False},
     "vision": {"enc_dim": 8, "enc_n_layers": 1, "enc_ff_dim": 8, "enc_n_heads": 2, "enc_patch_size": 14}
     | {"proj_out_dim": 16, "proj_inner_dim": 8},
     "region": {"dim": 16, "coord_feat_dim": 8, "size_feat_dim": 8, "coord_out_dim": 32, "size_out_dim": 64},

@@ -1,7 +1,22 @@
 """Configuration of a Moondream checkpoint, read from its config.json; every dimension comes from here.
 
-The public Moondream 2 release ships an empty configuration and keeps its dimensions in code: they are the defaults
-below. `model_type` names the family, which decides rules and defaults that neither tensors nor released files show.
+The public releases ship an empty configuration and keep their dimensions in code: they are the defaults below, those of
+Moondream 2, and of Moondream 3 where its family says otherwise. `model_type` names the family, which decides rules and
+defaults that neither tensors nor released files show.
+
+Public implementations of Moondream 3 disagree in some points. Each is a switch of config.json, whose default is what
+the code on the Hub does:
+
+| switch | default | otherwise |
+|---|---|---|
+| `text.tau_gelu` | "erf": exact GELU in front of the temperatures | "tanh": its approximation |
+| `text.tau_positions` | "weights": logarithms of positions in the type of the weights | "float32" |
+| `text.max_context` | 4096 | 32768, as the model card says |
+| `region.input` | "raw": region heads read hidden states before the last norm | "normed": behind it |
+| `region.coord_scale` | "bins": bin k of n is k / n | "last_bin": k / (n - 1) |
+| `tokenizer.suppress` | true: reasoning never ends with the end id, an answer has no answer id | false |
+
+Whether the region heads have a layer norm, and whether experts are in FP8, is read from the tensors.
 """
 
 import dataclasses
@@ -13,6 +28,7 @@ from typing import Any, Literal, TypeVar
 
 from photonlite.errors import ConfigError
 from photonlite.images.crops import CropSpec
+from photonlite.models.moondream.families import FAMILIES, Family
 
 T = TypeVar("T")
 
@@ -20,53 +36,21 @@ RELEASED_VOCAB_SIZE = 51200  # rows of the embedding in all public releases
 
 
 @dataclass(frozen=True)
-class Family:
-    """Rules and defaults of a family of checkpoints."""
+class MixtureConfig:
+    """The experts that replace the MLP of a block, from block `start_layer` on."""
 
-    name: str
-    any_id_continues: bool = False  # detect and point continue with any id but the end, not just the coordinate id
-    suppressed_in_answer: tuple[str, ...] = ()  # ids that never occur in an answer or caption after its first token
-    suppressed_in_reasoning: tuple[str, ...] = ()  # the same for reasoning
-    answer_id_before_reasoning: bool = False  # a prompt for reasoning has the answer id before the thinking id
-    templates: Mapping[str, Any] = field(default_factory=dict)  # in the released vocabulary, for files without any
-    region: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from Moondream 2's
-    text: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from Moondream 2's
-    controls_to: int = 21  # ids below this are control ids, which a path never contains
+    num_experts: int = 64
+    start_layer: int = 4
+    experts_per_token: int = 8
+    expert_inner_dim: int = 1024
+    fp8: bool = False  # whether their weights are e4m3, with a float32 scale for each output row; read from the files
 
-
-_TEMPLATES: dict[str, Any] = {
-    "caption": {"short": [1, 32708, 2, 12492, 3], "normal": [1, 32708, 2, 6382, 3], "long": [1, 32708, 2, 4059, 3]},
-    "detect": {"prefix": [1, 7235, 476, 2], "suffix": [3]},
-    "point": {"prefix": [1, 2581, 2], "suffix": [3]},
-}
-# The released weights of Moondream 2 were trained with the answer id twice.
-_QUERY_2 = {"prefix": [1, 15381, 2], "suffix": [3, 3], "reasoning_suffix": [3, 4]}
-_QUERY_3 = {"prefix": [1, 15381, 2], "suffix": [3], "reasoning_suffix": [4]}
-_SEGMENT_3 = {"prefix": [1, 17374, 2], "suffix": [3]}
-_LINEAR = {"decoder": "linear", "norm": True}
-
-_MOONDREAM_2 = Family(
-    "moondream2",
-    any_id_continues=True,
-    suppressed_in_answer=("answer_id",),
-    suppressed_in_reasoning=("eos_id", "size_id"),
-    answer_id_before_reasoning=True,
-    templates=_TEMPLATES | {"query": _QUERY_2},
-)
-_MOONDREAM_3 = Family(
-    "moondream3",
-    templates=_TEMPLATES | {"query": _QUERY_3, "segment": _SEGMENT_3},
-    region=_LINEAR,
-    text={"rope_theta": 1_500_000.0, "max_context": 32768},
-)
-FAMILIES = {
-    "moondream2": _MOONDREAM_2,
-    "moondream": _MOONDREAM_2,  # as released files name it
-    "moondream1": _MOONDREAM_2,  # as released files name it
-    "moondream3": _MOONDREAM_3,
-    "photonlite_nano": Family("photonlite_nano", region=_LINEAR),
-}
-"""Families by `model_type`."""
+    def __post_init__(self) -> None:
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise ConfigError(
+                f"text.moe: experts_per_token is {self.experts_per_token} of {self.num_experts} experts, num_experts: "
+                "give a number from 1 to that"
+            )
 
 
 @dataclass(frozen=True)
@@ -81,6 +65,10 @@ class TextConfig:
     n_heads: int = 32
     n_kv_heads: int | None = None
     rope_theta: float = 10_000.0
+    tau: bool = False  # whether queries and values have temperatures
+    tau_gelu: str = "erf"
+    tau_positions: str = "weights"
+    moe: MixtureConfig | None = None
 
     def __post_init__(self) -> None:
         _divides("text", "n_heads", self.n_heads, "dim", self.dim)
@@ -88,6 +76,12 @@ class TextConfig:
         _divides("text", "4", 4, "dim / n_heads", self.head_dim)
         if isinstance(self.rope_theta, bool) or not isinstance(self.rope_theta, int | float) or self.rope_theta <= 0:
             raise ConfigError(f"text.rope_theta is {self.rope_theta!r}: it must be a number above 0, such as 10000.0")
+        _one_of("text", "tau_gelu", self.tau_gelu, ("erf", "tanh"))
+        _one_of("text", "tau_positions", self.tau_positions, ("weights", "float32"))
+        if self.tau and self.kv_heads != self.n_heads:
+            raise ConfigError(
+                f"text.tau is on with n_kv_heads {self.kv_heads} and n_heads {self.n_heads}: they must be equal"
+            )
 
     @property
     def kv_heads(self) -> int:
@@ -156,12 +150,15 @@ class RegionConfig:
     inner_dim: int = 8192
     decoder: Literal["mlp", "linear"] = "mlp"
     norm: bool = False
+    input: str = "raw"
+    coord_scale: str = "bins"
 
     def __post_init__(self) -> None:
         for name in ("coord_feat_dim", "size_feat_dim", "size_out_dim"):
             _divides("region", "2", 2, name, getattr(self, name))
-        if self.decoder not in ("mlp", "linear"):
-            raise ConfigError(f"region.decoder is {self.decoder!r}: it is 'mlp' or 'linear'")
+        _one_of("region", "decoder", self.decoder, ("mlp", "linear"))
+        _one_of("region", "input", self.input, ("raw", "normed"))
+        _one_of("region", "coord_scale", self.coord_scale, ("bins", "last_bin"))
 
     @property
     def size_bins(self) -> int:
@@ -182,6 +179,7 @@ class TokenizerConfig:
     """Special ids and the prompt templates of each skill; the checkpoint lacks a skill without a template.
 
     `reasoning` and `spatial_refs` say whether the checkpoint was trained for them; public ones omit them and were.
+    Without `suppress` nothing that the family suppresses is.
     """
 
     bos_id: int = 0
@@ -194,6 +192,7 @@ class TokenizerConfig:
     end_ground_id: int = 9
     reasoning: bool = True
     spatial_refs: bool = True
+    suppress: bool = True
     caption: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     query: Template | None = None
     detect: Template | None = None
@@ -240,9 +239,10 @@ class MoondreamConfig:
             raise ConfigError(
                 f"model_type {kind!r} is not a family photonlite knows; it knows {', '.join(sorted(FAMILIES))}"
             )
-        if "moe" in _section(merged, "text") or (kind == "moondream3" and "text" not in merged):
-            raise ConfigError("this checkpoint has a mixture-of-experts text decoder, which photonlite cannot run yet")
-        text = _build(TextConfig, "text", {**family.text, **_section(merged, "text")})
+        values = {**family.text, **_section(merged, "text")}
+        if values.get("moe") is not None:  # null stands for a decoder without experts
+            values["moe"] = _build(MixtureConfig, "text.moe", _section(values, "moe"))
+        text = _build(TextConfig, "text", values)
         return cls(
             family=family,
             text=text,
@@ -257,7 +257,7 @@ def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> T
     if given is None:
         # The templates are ids of the released vocabulary: checkpoints with another one have none.
         given = family.templates if vocab_size == RELEASED_VOCAB_SIZE else {}
-    flags = ("reasoning", "spatial_refs")
+    flags = ("reasoning", "spatial_refs", "suppress")
     plain = {name: value for name, value in section.items() if name.endswith("_id") or name in flags}
     base = _build(TokenizerConfig, "tokenizer", plain)
     thinking = [base.answer_id, base.thinking_id] if family.answer_id_before_reasoning else [base.thinking_id]
@@ -306,6 +306,11 @@ def _build(cls: type[T], name: str, values: Mapping[str, Any]) -> T:
         if "bool" in kinds[key] and not isinstance(value, bool):
             raise ConfigError(f"{name}.{key} is {value!r}: it must be true or false")
     return cls(**known)
+
+
+def _one_of(section: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{section}.{name} is {value!r}: it is {' or '.join(map(repr, known))}")
 
 
 def _divides(section: str, small_name: str, small: int, large_name: str, large: int) -> None:

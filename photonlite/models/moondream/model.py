@@ -3,7 +3,7 @@
 The region heads read and write sizes on a logarithmic scale of ten octaves, coordinates on a linear one:
 
 ```
-coordinate of bin k of n:  k / n                       (the public reference's rule)
+coordinate of bin k of n:  k / n                       (the public reference's rule; `region.coord_scale` changes it)
 size of bin k of n:        2 ** (10 k / (n - 1) - 10)  from 1/1024 to 1
 ```
 """
@@ -67,7 +67,6 @@ class MoondreamModel(nn.Module):
     """Modules `vision`, `text` and `region`, created without values; for the methods see `models.base.Model`."""
 
     size_octaves: float = SIZE_OCTAVES
-    coordinate_of = staticmethod(coord_from_bin)
     size_of = staticmethod(size_from_bin)
 
     def __init__(self, config: MoondreamConfig) -> None:
@@ -108,6 +107,8 @@ class MoondreamModel(nn.Module):
 
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
         words = self.text.wte
+        if self.config.text.tau or self.config.text.moe is not None:
+            return None
         if not fp8 and (not words.is_cuda or not HAS_TRITON or words.dtype == torch.float64):
             return None
         return FusedPrefill(self.config.text, self.packed_blocks, fp8=fp8)
@@ -115,6 +116,8 @@ class MoondreamModel(nn.Module):
     def step_decoder(self) -> StepDecoder | None:
         """Return fused kernels on a card, but None for float32, whose exactness tensor cores would cost."""
         words = self.text.wte
+        if self.config.text.tau or self.config.text.moe is not None:
+            return None
         if not words.is_cuda or not HAS_TRITON or words.dtype not in (torch.bfloat16, torch.float16):
             return None
         return FusedDecode(self.config.text, self.packed_blocks)
@@ -142,15 +145,25 @@ class MoondreamModel(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.text.lm_head(self.text.post_ln(hidden))
 
+    def coordinate_of(self, index: Tensor, bins: int) -> Tensor:
+        """Return the coordinate in [0, 1] of each bin, float32."""
+        return coord_from_bin(index, bins if self.config.region.coord_scale == "bins" else bins - 1)
+
     def coordinate_logits(self, hidden: Tensor) -> Tensor:
-        return self.region.coord_decoder(self.region.ln(hidden))
+        return self.region.coord_decoder(self._region_input(hidden))
 
     def size_logits(self, hidden: Tensor) -> Tensor:
-        return self.region.size_decoder(self.region.ln(hidden)).unflatten(-1, (2, -1))
+        return self.region.size_decoder(self._region_input(hidden)).unflatten(-1, (2, -1))
+
+    def _region_input(self, hidden: Tensor) -> Tensor:
+        normed = self.config.region.input == "normed"
+        return self.region.ln(self.text.post_ln(hidden) if normed else hidden)
 
     @property
-    def heads(self) -> Heads:
+    def heads(self) -> Heads | None:
         text, region = self.text, self.region
+        if self.config.region.input == "normed":  # a second norm has no place in a head as data
+            return None
         return Heads(
             _head(text.post_ln, text.lm_head),
             _head(region.ln, region.coord_decoder),

@@ -44,6 +44,10 @@ class MoondreamPrompts:
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
         ids, family = self._ids, self._family
+
+        def suppressed(names: tuple[str, ...]) -> tuple[int, ...]:
+            return tuple(getattr(ids, name) for name in names) if ids.suppress else ()
+
         return Vocabulary(
             end=ids.eos_id,
             answer=ids.answer_id,
@@ -52,8 +56,8 @@ class MoondreamPrompts:
             ground_start=ids.start_ground_points_id,
             ground_end=ids.end_ground_id,
             any_id_continues=family.any_id_continues,
-            suppressed_in_answer=tuple(getattr(ids, name) for name in family.suppressed_in_answer),
-            suppressed_in_reasoning=tuple(getattr(ids, name) for name in family.suppressed_in_reasoning),
+            suppressed_in_answer=suppressed(family.suppressed_in_answer),
+            suppressed_in_reasoning=suppressed(family.suppressed_in_reasoning),
         )
 
     @functools.cached_property

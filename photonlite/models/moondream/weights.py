@@ -4,21 +4,25 @@
 |---|---|---|
 | public | `model.text.blocks.0.attn.qkv.weight` | the Hub releases |
 | bare | `text.blocks.0.attn.qkv.weight` | the model's own names, as `state_dict` gives them |
-| flat | `text_model.transformer.h.0.mixer.Wqkv.weight` | training, with the Fourier matrices transposed |
+| flat | `text_model.transformer.h.0.mixer.Wqkv.weight` | training and Moondream 3.1, Fourier matrices transposed |
+
+Experts in FP8 (e4m3, a float32 scale for each output row) stay so; everything else is cast.
 
 Data are always copied: mapped weights would change, or the process die, when the file is replaced in place, and the
 kernel could drop pages of an idle model. Files are mapped in parts, so that memory never holds the weights twice.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from photonlite.errors import CheckpointError
-from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
+from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
@@ -50,10 +54,39 @@ _FLAT_PARTS = {
     ".coord_head.": ".coord_decoder.",
     ".size_head.": ".size_decoder.",
     "_features.weight": "_features",
+    ".gate.": ".mlp.router.",
+    ".mlp.experts.": ".mlp.fc1.",
+    ".mlp.output_experts.": ".mlp.fc2.",
+    ".moe_quant.up_scale": ".mlp.fc1.scale",
+    ".moe_quant.down_scale": ".mlp.fc2.scale",
+    ".tau_": ".attn.tau.",
 }
 _FLAT_FEATURES = "_features.weight"  # ends names of the transposed matrices
-_QUANTISED_PARTS = (".packed", ".zero_point", ".moe_quant.")
+_FLAT_TAU = ".attn.tau.wqwv"  # ends names of two matrices, one above the other
+_QUANTISED_PARTS = (".packed", ".zero_point")
+_FP8 = "F8_E4M3"
+_SKIPPED_PART = ".kv_quantizer."  # scales of an FP8 cache: the engine estimates its own
 _NAMED = 5  # tensors in an error message; the others are counted
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a parameter is stored: a tensor, transposed, or the upper (0) or lower (1) half of one."""
+
+    info: TensorInfo
+    transposed: bool = False
+    half: int | None = None
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that the tensor must have for a parameter of a shape."""
+        if self.half is not None:
+            return (2 * shape[0], *shape[1:])
+        return shape[::-1] if self.transposed else shape
+
+    def value(self, mapped: Tensor) -> Tensor:
+        if self.half is not None:
+            return mapped.chunk(2)[self.half]
+        return mapped.T if self.transposed else mapped
 
 
 def load_model(
@@ -61,26 +94,34 @@ def load_model(
 ) -> MoondreamModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
-    Beside the model, host memory holds at most one tensor. Whether the region heads are linear and have a layer norm is
-    read from the files: releases of one family differ in it, and no public configuration says it.
+    Beside the model, host memory holds at most one tensor. Whether the region heads are linear and have a layer norm,
+    and whether experts are in FP8, is read from the files: no public configuration says it.
     """
     sources = _by_parameter(read_headers(files))
-    config = dataclasses.replace(config, region=_region_as_stored(config.region, sources))
+    config = _as_stored(config, sources)
     with torch.device("meta"):
         model = MoondreamModel(config)
-    _check({name: tuple(value.shape) for name, value in model.state_dict().items()}, sources)
+    expected = model.state_dict()
+    _check({name: tuple(value.shape) for name, value in expected.items()}, sources)
     state = {}
-    for name, (info, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
-        value = mapped.T if info.name.endswith(_FLAT_FEATURES) else mapped
-        state[name] = torch.empty(value.shape, dtype=dtype, device=device).copy_(value)
+    mapped = read_tensors(source.info for source in sources.values())
+    for (name, source), (_, tensor) in zip(sources.items(), mapped, strict=True):
+        value = source.value(tensor)
+        kept = expected[name].dtype if source.info.dtype == _FP8 or name.endswith(".scale") else dtype
+        state[name] = torch.empty(value.shape, dtype=kept, device=device).copy_(value)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
 
 
-def _region_as_stored(region: RegionConfig, sources: Collection[str]) -> RegionConfig:
+def _as_stored(config: MoondreamConfig, sources: Mapping[str, Source]) -> MoondreamConfig:
     found: dict[str, Literal["linear", "mlp"]] = {"weight": "linear", "fc1.weight": "mlp"}
-    decoder = next((kind for name, kind in found.items() if f"region.coord_decoder.{name}" in sources), region.decoder)
-    return dataclasses.replace(region, decoder=decoder, norm=any(name.startswith("region.ln.") for name in sources))
+    kinds = (kind for name, kind in found.items() if f"region.coord_decoder.{name}" in sources)
+    decoder, norm = next(kinds, config.region.decoder), any(name.startswith("region.ln.") for name in sources)
+    region, text = dataclasses.replace(config.region, decoder=decoder, norm=norm), config.text
+    if text.moe is not None:
+        fp8 = any(source.info.dtype == _FP8 for source in sources.values())
+        text = dataclasses.replace(text, moe=dataclasses.replace(text.moe, fp8=fp8))
+    return dataclasses.replace(config, region=region, text=text)
 
 
 def parameter_name(key: str) -> str:
@@ -95,42 +136,51 @@ def parameter_name(key: str) -> str:
     return key.removeprefix("model.")
 
 
-def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
-    sources: dict[str, TensorInfo] = {}
+def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, Source]:
+    sources: dict[str, Source] = {}
     for info in infos:
         name = parameter_name(info.name)
-        if name.rpartition(".")[2] in IGNORED:
+        if name.rpartition(".")[2] in IGNORED or _SKIPPED_PART in name:
             continue
-        if info.dtype not in FLOAT_BYTES or any(part in f".{name}" for part in _QUANTISED_PARTS):
+        experts = info.dtype == _FP8 and len(info.shape) == 3
+        if (not experts and info.dtype not in FLOAT_BYTES) or any(part in name for part in _QUANTISED_PARTS):
             raise CheckpointError(
                 f"{info.file} is quantised ({info.name} has type {info.dtype}), which is not supported: use a release "
                 f"in {', '.join(FLOAT_BYTES)}"
             )
-        if name in sources:
-            raise CheckpointError(
-                f"{info.name} in {info.file} and {sources[name].name} in {sources[name].file} are the same parameter: "
-                "remove one of them"
-            )
-        sources[name] = info
+        for part, source in _parts(name, info):
+            if part in sources:
+                other = sources[part].info
+                raise CheckpointError(
+                    f"{info.name} in {info.file} and {other.name} in {other.file} are the same parameter: "
+                    "remove one of them"
+                )
+            sources[part] = source
     return sources
 
 
-def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, TensorInfo]) -> None:
+def _parts(name: str, info: TensorInfo) -> list[tuple[str, Source]]:
+    """Return the parameters that a tensor holds."""
+    if name.endswith(_FLAT_TAU):
+        return [(name.removesuffix("wqwv") + part, Source(info, half=half)) for half, part in enumerate(("wq", "wv"))]
+    return [(name, Source(info, transposed=info.name.endswith(_FLAT_FEATURES)))]
+
+
+def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, Source]) -> None:
     """Raise CheckpointError where tensors do not fit; it shows names and shapes of the files."""
     missing = [name for name in expected if name not in sources]
-    unexpected = [info.name for name, info in sources.items() if name not in expected]
+    unexpected = [source.info.name for name, source in sources.items() if name not in expected]
     misshapen = []
-    for name, info in sources.items():
-        shape = expected.get(name, ())[:: -1 if info.name.endswith(_FLAT_FEATURES) else 1]
-        if name in expected and info.shape != shape:
-            misshapen.append(f"{info.name} is {list(info.shape)} where {list(shape)} is expected")
+    for name, source in sources.items():
+        if name in expected and source.info.shape != (shape := source.stored_shape(expected[name])):
+            misshapen.append(f"{source.info.name} is {list(source.info.shape)} where {list(shape)} is expected")
     problems = [
         f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
         for what, items in (("missing", missing), ("unexpected", unexpected), ("wrongly shaped", misshapen))
         if items
     ]
     if problems:
-        where = next(iter(sources.values())).file.parent if sources else "the checkpoint"
+        where = next(iter(sources.values())).info.file.parent if sources else "the checkpoint"
         raise CheckpointError(
             f"the tensors in {where} do not fit its config.json: {'. '.join(problems)}. Check that the weights are "
             "whole and that config.json belongs to them"

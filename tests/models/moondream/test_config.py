@@ -39,8 +39,26 @@ def test_moondream_3_has_linear_region_heads_with_a_norm() -> None:
     config = MoondreamConfig.from_dict({"model_type": "moondream3", "text": {"n_layers": 1}})
 
     assert parameters(config)["region"] == 7_876_224
-    assert (config.text.rope_theta, config.text.max_context) == (1_500_000, 32768)
+    assert (config.text.rope_theta, config.text.max_context) == (1_500_000, 4096)
     assert not config.family.any_id_continues
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_an_empty_configuration_of_moondream_3_has_experts_behind_four_blocks(fp8: bool) -> None:
+    raw = {"model_type": "moondream3"} | ({"text": {"moe": {"fp8": True}}} if fp8 else {})
+    counts = parameters(MoondreamConfig.from_dict(raw))
+    scales = 20 * 64 * (2048 + 2048) * fp8
+
+    assert counts["text"] - scales == 8_812_101_632
+    assert sum(counts.values()) - scales == 9_268_626_928
+
+
+def test_a_decoder_may_have_no_experts_or_no_temperatures() -> None:
+    raw = {"model_type": "moondream3", "text": {"moe": None, "tau": False}}
+    config = MoondreamConfig.from_dict(raw)
+
+    assert config.text.moe is None
+    assert parameters(config)["text"] == 1_418_270_720
 
 
 def test_kv_heads_default_to_heads() -> None:
@@ -73,7 +91,8 @@ def test_a_reasoning_suffix_that_is_not_given_ends_with_the_thinking_id() -> Non
 def test_the_family_says_whether_reasoning_opens_with_the_answer_id(
     family: str, suffix: list[int], reasoning: tuple[int, ...]
 ) -> None:
-    config = tiny_config(family, tokenizer={"templates": {"query": {"prefix": [1, 2], "suffix": suffix}}})
+    templates = {"query": {"prefix": [1, 2], "suffix": suffix}}
+    config = tiny_config(family, text={"n_kv_heads": 3}, tokenizer={"templates": templates})
 
     assert config.tokenizer.query is not None
     assert config.tokenizer.query.reasoning_suffix == reasoning
@@ -94,7 +113,13 @@ def test_the_family_may_stand_in_either_place() -> None:
     ("raw", "message"),
     [
         ({"model_type": "llava"}, "'llava' is not a family"),
-        ({"model_type": "moondream3"}, "mixture-of-experts"),
+        ({"text": {"moe": {"num_experts": 4}}}, "experts_per_token is 8 of 4 experts"),
+        ({"text": {"moe": 64}}, "moe in config.json is int, not an object"),
+        ({"text": {"tau": True, "n_kv_heads": 8}}, "n_kv_heads 8 and n_heads 32: they must be equal"),
+        ({"text": {"tau_gelu": "none"}}, "text.tau_gelu is 'none': it is 'erf' or 'tanh'"),
+        ({"text": {"tau_positions": 1}}, "text.tau_positions is 1: it is 'weights' or 'float32'"),
+        ({"region": {"input": "cooked"}}, "region.input is 'cooked': it is 'raw' or 'normed'"),
+        ({"region": {"coord_scale": "1023"}}, "region.coord_scale is '1023': it is 'bins' or 'last_bin'"),
         ({"text": {"n_heads": 3}}, r"n_heads \(3\) must divide dim \(2048\)"),
         ({"text": {"n_kv_heads": 5}}, r"n_kv_heads \(5\) must divide n_heads \(32\)"),
         ({"text": {"dim": 1024}}, "proj_out_dim is 2048 but text.dim is 1024"),
@@ -119,7 +144,7 @@ def test_an_invalid_configuration_is_refused_with_the_reason(raw: dict[str, Any]
         MoondreamConfig.from_dict(raw)
 
 
-@pytest.mark.parametrize("name", ["reasoning", "spatial_refs"])
+@pytest.mark.parametrize("name", ["reasoning", "spatial_refs", "suppress"])
 def test_training_flags_are_booleans(name: str) -> None:
     assert getattr(MoondreamConfig.from_dict({}).tokenizer, name) is True
     assert getattr(MoondreamConfig.from_dict({"tokenizer": {name: False}}).tokenizer, name) is False

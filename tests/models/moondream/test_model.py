@@ -124,7 +124,7 @@ def test_values_are_rounded_to_the_type_of_the_features_first() -> None:
 
 @pytest.mark.parametrize(("kind", "decoder"), [("moondream2", "MLP"), ("moondream3", "Linear")])
 def test_the_decoder_belongs_to_the_family(kind: str, decoder: str) -> None:
-    region = tiny_model(tiny_config(kind)).region
+    region = tiny_model(tiny_config(kind, text={"n_kv_heads": 3})).region
 
     assert type(region.coord_decoder).__name__ == type(region.size_decoder).__name__ == decoder
     assert type(region.ln).__name__ == ("LayerNorm" if decoder == "Linear" else "Identity")

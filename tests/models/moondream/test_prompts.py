@@ -143,16 +143,22 @@ def test_segment_needs_a_tokenizer_that_can_spell_a_path() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "any_id", "in_answer", "in_reasoning"),
-    [("moondream2", True, (3,), (0, 6)), ("moondream3", False, (), ()), ("photonlite_nano", False, (), ())],
+    [("moondream2", True, (3,), (0, 6)), ("moondream3", False, (3,), (0, 6)), ("photonlite_nano", False, (), ())],
 )
 def test_the_rules_of_a_family_reach_the_grammars(
     kind: str, any_id: bool, in_answer: tuple[int, ...], in_reasoning: tuple[int, ...]
 ) -> None:
-    vocabulary = tiny_prompts(tiny_config(kind)).vocabulary
+    vocabulary = tiny_prompts(tiny_config(kind, text={"n_kv_heads": 3})).vocabulary
 
     assert vocabulary.any_id_continues is any_id
     assert vocabulary.suppressed_in_answer == in_answer
     assert vocabulary.suppressed_in_reasoning == in_reasoning
+
+
+def test_a_checkpoint_may_suppress_nothing() -> None:
+    vocabulary = tiny_prompts(tiny_config("moondream2", tokenizer={"suppress": False})).vocabulary
+
+    assert vocabulary.suppressed_in_answer == vocabulary.suppressed_in_reasoning == ()
 
 
 def test_special_ids_come_from_the_configuration() -> None:

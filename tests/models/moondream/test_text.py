@@ -89,7 +89,8 @@ def test_attention_and_mlp_read_the_same_norm() -> None:
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     x = torch.randn(1, 3, config.dim)
-    rotary = rotary_table(torch.arange(3), config.rotary_dim, config.rope_theta)
+    positions = torch.arange(3)
+    rotary = rotary_table(positions, config.rotary_dim, config.rope_theta)
     attention = MaskedAttention()
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -98,7 +99,7 @@ def test_attention_and_mlp_read_the_same_norm() -> None:
     normed = block.ln(x)
     wanted = x + block.attn(normed, attend) + block.mlp(normed)
 
-    assert torch.allclose(block(x, rotary, attention), wanted)
+    assert torch.allclose(block(x, rotary, positions, attention), wanted)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])

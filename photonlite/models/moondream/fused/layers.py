@@ -23,6 +23,7 @@ from torch.nn import functional
 from photonlite.kernels.activations import gelu_linear
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight
 from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
+from photonlite.models.layers import MLP
 from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 
 Rows = tuple[Tensor, ...]
@@ -49,6 +50,8 @@ def pack_blocks(text: TextDecoder) -> tuple[PackedBlock, ...]:
 
 @torch.no_grad()
 def _pack(block: DecoderBlock) -> PackedBlock:
+    if not isinstance(block.mlp, MLP):
+        raise AssertionError(f"block {block.layer} has experts: it is not packed")
     qkv, fc1, proj, fc2 = block.attn.qkv, block.mlp.fc1, block.attn.proj, block.mlp.fc2
     w_in = torch.cat((qkv.weight, fc1.weight))
     b_in = torch.cat((qkv.bias, fc1.bias))
