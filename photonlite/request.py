@@ -10,7 +10,7 @@ skill.finish ─> result, from the Completion
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -157,6 +157,14 @@ class Grammar(Protocol):
 
     def accept(self, token: Token) -> None:
         """Advance by a token; raises `ValueError` where it was not allowed, or nothing may follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    parts: tuple[str | None, ...]  # texts, and None where the next image stands
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ stands for bytes, so text can be streamed as soon as its characters are complete
 
 import codecs
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,6 +54,11 @@ class Tokenizer:
             self._unnormalized = tokenizers.Tokenizer.from_str(json.dumps(raw))
         self._tokenizer.encode_special_tokens = self._unnormalized.encode_special_tokens = True
         self._bytes: dict[int, bytes] = {}
+        spelled = {token.content: index for index, token in self._tokenizer.get_added_tokens_decoder().items()}
+        self.special = {text: index for text, index in spelled.items() if index in self._special}
+        longest_first = sorted(map(re.escape, self.special), key=len, reverse=True)
+        self._spelled = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
+        self._openings = re.compile("|".join({re.escape(text[0]) for text in self.special}) or "(?!)")
 
     def _make_special(self, controls_to: int) -> frozenset[int]:
         """Make added tokens below an id special, and return the ids of all special ones."""
@@ -78,14 +84,26 @@ class Tokenizer:
             raise PromptError("the text is empty: say what to look for or ask")
         if len(text) > MAX_CHARACTERS:
             raise PromptError(f"the text has {len(text)} characters: give at most {MAX_CHARACTERS}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as cause:
-            raise PromptError(f"the text is not valid Unicode at character {cause.start}: remove that one") from cause
+        _check_unicode(text)
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         if not self._controls.isdisjoint(ids):
             spelled = self._tokenizer.id_to_token(min(self._controls.intersection(ids)))
             raise PromptError(f"the text holds {spelled!r}, which this model keeps for control: leave it out")
+        return ids
+
+    def hide(self, text: str, mark: str) -> str:
+        """Return text that spells no special token: a mark follows each character that such a spelling begins with."""
+        return self._openings.sub(rf"\g<0>{mark}", text)
+
+    def encode_template(self, text: str, mark: str) -> list[int]:
+        """Encode a filled-in template, whose special tokens are meant as such; marks of `hide` are taken out again."""
+        _check_unicode(text)
+        ids: list[int] = []
+        for number, part in enumerate(self._spelled.split(text)):
+            if number % 2:
+                ids.append(self.special[part])
+            elif part:
+                ids += self._tokenizer.encode(part.replace(mark, ""), add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -104,6 +122,13 @@ class Tokenizer:
     def pieces(self, count: int) -> list[bytes]:
         """Return the bytes of the first `count` ids; none for those that text is never encoded to."""
         return [b"" if index in self._controls else self.piece(index) for index in range(count)]
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise PromptError(f"the text is not valid Unicode at character {cause.start}: remove that one") from cause
 
 
 class IncrementalDetokenizer:

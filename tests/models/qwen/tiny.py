@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -85,6 +87,44 @@ PREPROCESSOR = {
         "image_std": [0.5, 0.5, 0.5],
     },
 }
+
+
+_SPELLED = (
+    "endoftext im_start im_end object_ref_start object_ref_end box_start box_end quad_start vision_start vision_end"
+)
+SPECIAL = {f"<|{name}|>": 300 + place for place, name in enumerate([*_SPELLED.split(), "image_pad", "video_pad"])}
+THINK = {"<think>": 312, "</think>": 313}  # added tokens that are not special, as in public tokenizers
+_MERGED = ("user", "assistant", "system", "bbox", "label", "json", "[\n", "[]", '":', ' "', "\n\n", "mug", "},", ' ["')
+
+_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How public tokenizers split text before merging: digits stand alone."""
+
+
+def tokenizer() -> tokenizers.Tokenizer:
+    """Return a byte-level tokenizer with the pre-tokenization and the special tokens of public ones."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: index for index, letter in enumerate(letters)}
+    merges: list[tuple[str, str]] = []
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for text in _MERGED:
+        spelled = byte_level.pre_tokenize_str(text)[0][0]
+        for end in range(2, len(spelled) + 1):
+            if spelled[:end] not in vocab:
+                merges.append((spelled[: end - 1], spelled[end - 1]))
+                vocab[spelled[:end]] = len(vocab)
+    vocab |= {f"unused {index}": index for index in range(len(vocab), min(SPECIAL.values()))}
+    made = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    made.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(tokenizers.Regex(_PATTERN), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    made.decoder = decoders.ByteLevel()
+    raw = json.loads(made.to_str())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    named = [(text, index, True) for text, index in SPECIAL.items()] + [(text, i, False) for text, i in THINK.items()]
+    raw["added_tokens"] = [{"id": i, "content": text, "special": special, **flags} for text, i, special in named]
+    return tokenizers.Tokenizer.from_str(json.dumps(raw))
 
 
 def generation(case: str) -> str:

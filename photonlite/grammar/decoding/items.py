@@ -1,0 +1,168 @@
+"""Lists of items whose places are whole numbers in text, such as the boxes and points of chat models.
+
+```
+[{"bbox_2d": [ number, number, number, number ], "label": "mug"}, {"bbox_2d": [ number ...
+first ───────┘       separator                └─ more ────────────────────────┘
+                                              └─ last: the end of the list, and the end id        none: an empty list
+```
+
+What stands around the numbers is spelled in advance, so that a step compares a handful of ids. A number has at most as
+many digits as its bound, and one above the bound counts as the bound: to leave out the digit that exceeds it would turn
+1203 of 1000 into 120. Bounds are arguments of each grammar, so that images of different sizes need no preparation.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from photonlite.grammar.decoding.grammars import BudgetedGrammar
+from photonlite.request import Allowed, Token
+
+Ids = tuple[int, ...]
+
+NEAR_SHARE = 0.02  # digits that change a number by at most this share of its bound count towards its mass
+_TINY = 1e-9  # a probability may round to 0 in float32
+
+
+@dataclass(frozen=True, eq=False)
+class ItemFormat:
+    """How a list of items is spelled; compared by identity. No part begins with a digit."""
+
+    numbers: int  # of an item
+    digits: Ids  # of 0 to 9
+    separator: Ids  # between two numbers
+    first: Ids  # from the start to the first number
+    more: Ids  # from the last number of an item to the first one of the next
+    last: Ids  # from the last number to the end, the end id included
+    none: Ids  # an empty list, the end id included
+
+    def budget(self, items: int, bounds: Sequence[int]) -> int:
+        """Return the tokens of the longest list of so many items."""
+        numbers = sum(len(str(bound)) for bound in bounds) + (self.numbers - 1) * len(self.separator)
+        return max(len(self.none), len(self.first) + items * (numbers + len(self.more)) + len(self.last))
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The numbers of an item, each at most its bound, and how sure the model was of them, in (0, 1]."""
+
+    numbers: tuple[int, ...]
+    score: float
+
+
+class _Place:
+    """A place in a list: what may stand there, and the number that is being written."""
+
+    def __init__(self, form: ItemFormat, bounds: Sequence[int]) -> None:
+        self.form, self.bounds = form, bounds
+        self.ways: tuple[Ids, ...] = (form.first, form.none)  # what is left of the texts that may stand here
+        self.digits: str | None = None  # of the number so far; None in a text
+        self.numbers: list[int] = []  # whole ones of this item
+        self.items = 0  # whole ones
+        self.ended = False
+
+    @property
+    def ids(self) -> Ids:
+        ways = dict.fromkeys(way[0] for way in self.ways)
+        if self.digits is None:
+            return tuple(ways)
+        full = self.digits == "0" or len(self.digits) == len(str(self.bounds[len(self.numbers)]))
+        return (*(() if full else self.form.digits), *(ways if self.digits else ()))
+
+    def follow(self, token_id: int) -> None:
+        """Take a token that may stand here."""
+        form = self.form
+        if self.digits is not None:
+            if token_id in form.digits:
+                self.digits += str(form.digits.index(token_id))
+                return
+            self.numbers.append(min(int(self.digits), self.bounds[len(self.numbers)]))
+            self.digits = None
+            self.items += len(self.numbers) == form.numbers
+        self.ways = tuple(way[1:] for way in self.ways if way[0] == token_id)
+        if self.ways[0]:
+            return
+        if token_id == form.none[-1]:
+            self.ended = True
+            return
+        if len(self.numbers) == form.numbers:
+            self.numbers = []
+        self.digits = ""
+        self.ways = (form.more, form.last) if len(self.numbers) == form.numbers - 1 else (form.separator,)
+
+
+class ItemsGrammar(BudgetedGrammar):
+    """A list of at most `max_items` items; `bounds` are those of an item's numbers, in their order."""
+
+    def __init__(self, form: ItemFormat, bounds: Sequence[int], budget: int, max_items: int) -> None:
+        super().__init__(budget)
+        self.form, self.bounds = form, tuple(bounds)
+        self._place = _Place(form, self.bounds)
+        self._max_items = max_items
+
+    @property
+    def allowed(self) -> Allowed:
+        return _allowed(self._place.ids)
+
+    def _advance(self, token: Token) -> str | None:
+        self._place.follow(token.id)
+        if self._place.ended:
+            return "stop"
+        return "max_objects" if self._place.items == self._max_items else None
+
+    def read(self, tokens: Iterable[Token]) -> list[Item]:
+        """Read the whole items of an answer, in its order.
+
+        The score of an item is the probability that there is one more, times the geometric mean over its numbers of
+        the probability mass around them. The mass of a number is the product over its digits, and over its end, of the
+        probability of what was chosen; a digit's counts those that change the number by at most `NEAR_SHARE` of its
+        bound as well. All are the model's probabilities at temperature 1, among what the grammar allows.
+        """
+        place = _Place(self.form, self.bounds)
+        found: list[Item] = []
+        digits: list[Token] = []
+        masses: list[float] = []
+        more = 1.0
+        for token in tokens:
+            in_number, choice = place.digits is not None, place.ids
+            bound = self.bounds[len(place.numbers) % self.form.numbers]
+            place.follow(token.id)
+            if in_number and token.id in self.form.digits:
+                digits.append(token)
+                continue
+            chosen = token.scores[choice.index(token.id)] if token.scores else 1.0
+            if in_number:
+                scores = dict(zip(choice, token.scores, strict=False))
+                ends = sum(score for one, score in scores.items() if one not in self.form.digits) if scores else 1.0
+                masses.append(_mass(digits, self.form.digits, bound) * ends)
+                digits = []
+                chosen /= max(ends, _TINY)
+            if len(found) < place.items:
+                found.append(Item(tuple(place.numbers), _score(more, masses)))
+                more, masses = 1.0, []
+            more *= chosen
+        return found
+
+
+def _mass(chosen: Sequence[Token], digits: Ids, bound: int) -> float:
+    """Return the product over the digits of a number of the probability of those near the chosen one."""
+    mass = 1.0
+    for place, token in enumerate(chosen):
+        reach = NEAR_SHARE * bound / 10 ** (len(chosen) - 1 - place)
+        digit = digits.index(token.id)
+        # The digits come first among what may stand there.
+        near = [score for one, score in enumerate(token.scores[: len(digits)]) if abs(one - digit) <= reach]
+        mass *= sum(near) if near else 1.0
+    return mass
+
+
+def _score(more: float, masses: Sequence[float]) -> float:
+    logarithm = sum(math.log(max(mass, _TINY)) for mass in masses) / len(masses)
+    return min(1.0, max(_TINY, more * math.exp(logarithm)))
+
+
+@functools.lru_cache(maxsize=512)
+def _allowed(ids: Ids) -> Allowed:
+    """Return what allows these ids; equal ones are the same object, which masks are cached by."""
+    return Allowed(ids, scored=ids if len(ids) > 1 else ())

@@ -1,0 +1,139 @@
+"""The chat template: turns of texts and images to token ids.
+
+```
+<|im_start|>user
+<|vision_start|><|image_pad|><|vision_end|>How many?<|im_end|>
+<|im_start|>assistant
+```
+
+A checkpoint that brings a template gets its own, rendered in a sandbox; one without gets the public one of its
+generation. Text of users never becomes a special token, whatever the template does with it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from photonlite.errors import CheckpointError, ConfigError, PromptError
+from photonlite.models.qwen.config import QwenConfig
+from photonlite.models.shards import read_json
+from photonlite.models.tokenizer import Tokenizer
+from photonlite.request import Turn
+
+START, END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+VISION_START, IMAGE, VISION_END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
+
+_DEFAULT_SYSTEM = "You are a helpful assistant."  # the older generation's, where the first turn is another one
+_MARKS = range(0xE000, 0xF8FF)  # characters for private use: one that no turn contains hides what users spell
+_PROBE = (Turn("user", (None, "?")),)
+
+Message = dict[str, Any]
+
+
+class ChatTemplate:
+    """Encodes conversations for one checkpoint.
+
+    Raises CheckpointError for a tokenizer without the special tokens, and ConfigError for a template that is broken, or
+    does not show images as the model reads them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: QwenConfig, source: str | None) -> None:
+        self._tokenizer = tokenizer
+        self._image_id = config.image_id
+        self._default_system = None if config.version.newer else _DEFAULT_SYSTEM
+        _check_tokens(tokenizer, config)
+        self._render = self._render_public if source is None else _compile(source)
+        try:
+            pieces = self.encode(_PROBE)
+        except PromptError as cause:
+            raise ConfigError(f"the chat template of this checkpoint cannot be used: {cause}") from cause
+        if pieces[0][-1:] != (config.vision_start_id,) or pieces[1][:1] != (config.vision_end_id,):
+            raise ConfigError(f"the chat template does not put an image between {VISION_START} and {VISION_END}")
+
+    def encode(self, turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
+        """Return the ids before, between and behind the images, up to the answer; PromptError if that fails."""
+        texts = "".join(part for turn in turns for part in turn.parts if part is not None)
+        mark = next(mark for mark in map(chr, _MARKS) if mark not in texts)
+        rendered = self._render([_message(turn, lambda text: self._tokenizer.hide(text, mark)) for turn in turns])
+        pieces: list[list[int]] = [[]]
+        for index in self._tokenizer.encode_template(rendered, mark):
+            if index == self._image_id:
+                pieces.append([])
+            else:
+                pieces[-1].append(index)
+        images = sum(part is None for turn in turns for part in turn.parts)
+        if len(pieces) != images + 1:
+            raise PromptError(
+                f"the chat template of this checkpoint shows {len(pieces) - 1} of {images} images: put images into "
+                "turns of the user"
+            )
+        return tuple(map(tuple, pieces))
+
+    def _render_public(self, messages: Sequence[Message]) -> str:
+        system = self._default_system
+        if system is not None and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": system}, *messages]
+        return "".join(map(_public_turn, messages)) + f"{START}assistant\n"
+
+
+def find_template(folder: Path) -> str | None:
+    """Return the template that a checkpoint's folder holds, None without one; ConfigError for an unreadable one."""
+    if (path := folder / "chat_template.jinja").is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as cause:
+            raise ConfigError(f"{path} cannot be read: {cause}") from cause
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        if (path := folder / name).is_file() and (found := read_json(path, ConfigError).get("chat_template")):
+            return _default_of(found, path)
+    return None
+
+
+def _default_of(found: object, path: Path) -> str:
+    if isinstance(found, list):  # several templates with names
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
+        found = named.get("default")
+    if not isinstance(found, str):
+        raise ConfigError(f"chat_template in {path} is {found!r:.60}: it must be text")
+    return found
+
+
+def _compile(source: str) -> Callable[[Sequence[Message]], str]:
+    """Return the function that renders a template in a sandbox; ConfigError if it is not valid."""
+    # Imported here because it takes a second or two, which other checkpoints need not wait for.
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def render(messages: Sequence[Message]) -> str:
+        conversations: Any = [list(messages)]
+        try:
+            rendered: Any = render_jinja_template(conversations, chat_template=source, add_generation_prompt=True)
+        except Exception as cause:  # a template can raise anything
+            raise PromptError(f"the checkpoint's chat template refuses the conversation: {cause!s:.300}") from cause
+        return str(rendered[0][0])
+
+    return render
+
+
+def _message(turn: Turn, hide: Callable[[str], str]) -> Message:
+    """Return a turn as templates read it; a single text is plain."""
+    if len(turn.parts) == 1 and turn.parts[0] is not None:
+        return {"role": turn.role, "content": hide(turn.parts[0])}
+    parts = [{"type": "image"} if part is None else {"type": "text", "text": hide(part)} for part in turn.parts]
+    return {"role": turn.role, "content": parts}
+
+
+def _public_turn(message: Message) -> str:
+    parts: str | Iterable[dict[str, str]] = message["content"]
+    image = f"{VISION_START}{IMAGE}{VISION_END}"
+    text = parts if isinstance(parts, str) else "".join(part.get("text", image) for part in parts)
+    return f"{START}{message['role']}\n{text}{END}\n"
+
+
+def _check_tokens(tokenizer: Tokenizer, config: QwenConfig) -> None:
+    ids = {IMAGE: config.image_id, VISION_START: config.vision_start_id, VISION_END: config.vision_end_id}
+    for text in (START, END, END_OF_TEXT, *ids):
+        found = tokenizer.special.get(text)
+        if found is None:
+            raise CheckpointError(f"tokenizer.json has no special token {text}: use the one of this checkpoint")
+        if found != ids.get(text, found):
+            raise CheckpointError(f"{text} is token {found} in tokenizer.json, but {ids[text]} in config.json")
