@@ -4,6 +4,7 @@ A blocking call runs `Session._steps` on its own thread. Async calls and batches
 which never wait: the callback of the future that a step waits for schedules the next step.
 """
 
+import asyncio
 import concurrent.futures
 import dataclasses
 import functools
@@ -11,7 +12,7 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -23,7 +24,7 @@ from photonlite.api.tasks import EncodedImage, Task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.engine import Engine
 from photonlite.engine.handle import RequestHandle, TokenStream
-from photonlite.engine.memory_gate import MemoryGate
+from photonlite.engine.memory_gate import MemoryGate, MemoryPermit
 from photonlite.errors import DeadlineError, ModelError
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.client import GrammarCompiler
@@ -40,6 +41,9 @@ from photonlite.skills.tiles import Region
 P = ParamSpec("P")
 R = TypeVar("R")
 Steps = Iterator["Future[Any]"]
+
+FETCHED_BYTES = 16 * 2**20
+"""Reserved for an image file while it is fetched; a larger one takes more as it grows."""
 
 
 class Session:
@@ -68,6 +72,8 @@ class Session:
     async def arun(self, task: Task[R]) -> R:
         handle = self.launch(task)
         await handle.wait_async(None if task.stream is None else handle.submitted)
+        if task.parts is not None or task.draws:  # joining many objects, or shrinking an image, takes milliseconds
+            return await asyncio.to_thread(self._answer, task, handle)
         return self._answer(task, handle, awaited=True)
 
     def _answer(self, task: Task[R], handle: RequestHandle, **awaited: bool) -> R:
@@ -105,17 +111,14 @@ class Session:
         if isinstance(image, EncodedImage):
             handle.prepare(partial(image.prepared_for, self._pool, request.cache_salt))
         elif image is not None:
-            if (fetched := self._pool.fetch(image)) is not None:
+            if self._pool.fetches(image):
+                permit = yield from self._enter(handle, FETCHED_BYTES)
+                fetched = self._pool.fetch(image, partial(_grow, permit))
                 handle.when_computed(fetched.cancel)
                 yield fetched
                 image = fetched.result(timeout=0)
-            lane = self.gate.realtime if request.realtime else self.gate.bulk
-            permit = lane.request(self._pool.decoded_bytes(image))
-            handle.when_computed(permit.release)
-            if (granted := permit.granted) is not None:
-                yield granted
-            if self._state == "closed":
-                raise _closed()
+                permit.release()
+            permit = yield from self._enter(handle, self._pool.decoded_bytes(image))
             prepare = partial(self._pool.prepare, image, cache_salt=request.cache_salt, checkpoint=handle.check)
             handle.prepare(prepare)
             if handle.image is not None and handle.image.size is not None:
@@ -138,6 +141,17 @@ class Session:
             yield from self._ask_further(handle, task.further, retried=task.retried)
         else:
             self._submit(handle)
+
+    def _enter(self, handle: RequestHandle, size: int) -> Generator["Future[Any]", None, MemoryPermit]:
+        """Wait for room for an image; its permit is released when the request no longer needs the image."""
+        lane = self.gate.realtime if handle.request.realtime else self.gate.bulk
+        permit = lane.request(size)
+        handle.when_computed(permit.release)
+        if (granted := permit.granted) is not None:
+            yield granted
+        if self._state == "closed":
+            raise _closed()
+        return permit
 
     def _submit(self, handle: RequestHandle) -> None:
         if handle.ended():
@@ -348,6 +362,11 @@ def _joined(parts: list[Completion], *, tiles: int) -> Completion:
     queue_s = min(one.queue_s for one in metrics)
     total = dataclasses.replace(functools.reduce(operator.add, metrics), queue_s=queue_s, tiles=tiles)
     return Completion((), reason, total, parts[0].picture_size, tuple(parts))
+
+
+def _grow(permit: MemoryPermit, size: int) -> None:
+    if size > permit.size:
+        permit.resize(size)
 
 
 def _fail_with(handle: RequestHandle, part: "Future[Completion]") -> None:

@@ -1,16 +1,17 @@
 """Fetches images from URLs, for callers who allow that.
 
-Whoever chooses a URL must not reach through this machine what only this machine can reach: https only, no other port,
-and no address of a private network, whatever the name resolves to. The address that was checked is the one that is
-connected to, and a redirect is checked as a URL is.
+A URL must not reach what only this machine can reach: https only, no other port, and no address of a private network,
+whatever the name resolves to. The address that was checked is the one that is connected to, and a redirect is checked
+as a URL is.
 """
 
 import asyncio
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -23,7 +24,7 @@ FETCH_S: Final = 20.0
 """Seconds in which a host must give an image, redirects included."""
 
 MAX_REDIRECTS: Final = 5
-_THREADS: Final = 8
+_AT_ONCE: Final = 8
 _CHUNK = 65_536
 _UNICAST = ipaddress.ip_network("2000::/3")  # the only global unicast addresses that are assigned (RFC 4291)
 _TRANSLATED = [
@@ -43,22 +44,43 @@ _ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # middle of an IPv6 address, bits 64 to 95
 
 
 class ImageFetcher:
-    """Threads that fetch images from public hosts."""
+    """Fetches images from public hosts on an event loop of its own, whose thread the first URL starts."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="photonlite-fetch")
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = asyncio.Event()
+        self._closed = False
 
-    def submit(self, url: str) -> Future[bytes]:
-        """Fetch without waiting; raises `ModelError` once this is closed."""
-        try:
-            return self._threads.submit(fetch_now, url, self._max_bytes)
-        except RuntimeError as cause:
-            raise ModelError("the model is closed: load it again") from cause
+    def submit(self, url: str, hold: Callable[[int], None] = lambda size: None) -> Future[bytes]:
+        """Fetch an image; cancelling the future closes the connection. ModelError once this is closed.
+
+        `hold` is as in `fetch`.
+        """
+        with self._lock:
+            if self._closed:
+                raise ModelError("the model is closed: load it again")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._run, args=(self._loop,), name="photonlite-fetch", daemon=True).start()
+            return asyncio.run_coroutine_threadsafe(self._fetch(url, hold), self._loop)
 
     def close(self) -> None:
-        """Drop what waits; what is being fetched ends by itself, within `FETCH_S`."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Cancel what waits and what is being fetched."""
+        with self._lock:
+            self._closed = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._closing.set)
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left as it ends
+            runner.run(self._closing.wait())
+
+    async def _fetch(self, url: str, hold: Callable[[int], None]) -> bytes:
+        async with self._slots:
+            return await fetch(url, max_bytes=self._max_bytes, timeout_s=FETCH_S, redirects=MAX_REDIRECTS, hold=hold)
 
 
 def fetch_now(url: str, max_bytes: int) -> bytes:
@@ -185,7 +207,8 @@ async def _get(
     """Return the image, or with `follow` where its host redirects to."""
     connection = h11.Connection(h11.CLIENT)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = {"Host": parts.hostname or "", "Accept": "image/*", "Accept-Encoding": "identity"}
+    host = parts.hostname or ""
+    headers = {"Host": f"[{host}]" if ":" in host else host, "Accept": "image/*", "Accept-Encoding": "identity"}
     headers |= {"User-Agent": "photonlite", "Connection": "close"}
     for event in (h11.Request(method="GET", target=target, headers=list(headers.items())), h11.EndOfMessage()):
         writer.write(connection.send(event) or b"")

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -80,9 +80,14 @@ class ImagePool:
         self._run_tasks = partial(share_tasks, self._threads, self._working - 1)
         self._urgent: deque[Callable[[], None]] = deque()
 
-    def fetch(self, source: ImageSource) -> "Future[bytes] | None":
-        """Fetch a source that is a URL, where that is allowed; None for other sources, and where it is not."""
-        return self._fetcher.submit(source) if self._fetcher is not None and is_url(source) else None
+    def fetches(self, source: ImageSource) -> TypeGuard[str]:
+        """Whether a source is a URL that may be fetched."""
+        return self._fetcher is not None and is_url(source)
+
+    def fetch(self, url: str, hold: Callable[[int], None]) -> "Future[bytes]":
+        """Fetch an image; `hold` is called with the bytes that this takes so far."""
+        assert self._fetcher is not None, "ask `fetches` first"
+        return self._fetcher.submit(url, hold)
 
     def decoded_bytes(self, source: ImageSource) -> int:
         """Return an image's bytes in RGB, from its header; 0 where this process cannot, or must not, read it."""

@@ -80,6 +80,7 @@ class Threads:
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
         self.urgent: list[Callable[[], None]] = []
+        self.fetched: list[tuple[Future[Source], Callable[[int], None]]] = []
         self.arrived = threading.Semaphore(0)
         self.closed = False
 
@@ -98,7 +99,12 @@ class Threads:
         assert self.arrived.acquire(timeout=GUARD)
         (self.urgent or self.jobs).pop(0)()
 
-    def fetch(self, image: "Source") -> None: ...
+    def fetches(self, image: "Source") -> bool:
+        return image.behind_url
+
+    def fetch(self, image: "Source", hold: Callable[[int], None]) -> "Future[Source]":
+        self.fetched.append((Future(), hold))
+        return self.fetched[-1][0]
 
     def decoded_bytes(self, image: "Source") -> int:
         image.measured += 1
@@ -114,6 +120,7 @@ class Source:
     """Stands for an image of 72 bytes."""
 
     prepare: Callable[[], PreparedImage] = prepared_image
+    behind_url: bool = False
     measured: int = 0
     prepared: int = 0
 

@@ -23,6 +23,7 @@ from PIL import Image
 
 import photonlite
 from photonlite.api import VisionModel
+from photonlite.api.tasks import Task
 from photonlite.cache import manager
 from photonlite.cache.pages import page_key
 from photonlite.config import EngineConfig
@@ -85,6 +86,23 @@ def test_cancelling_while_the_image_is_prepared_submits_nothing(
 
     assert model.detect(IMAGE, "mug")["objects"]
     assert counters(model)["requests_submitted"] == 1
+
+
+def test_results_that_take_long_to_make_are_made_off_the_event_loop(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    finish = Task.result_of
+
+    def noted(task: Task[Any], handle: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return finish(task, handle)
+
+    monkeypatch.setattr(Task, "result_of", noted)
+    run(model.adetect(IMAGE, "mug"))
+    run(model.adetect(IMAGE, ["mug", "key"]))
+
+    assert threads[0] == threading.main_thread().name != threads[1]
 
 
 def test_cancelling_a_queued_request_leaves_others_running(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:

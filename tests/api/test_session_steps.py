@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from photonlite.api.session import FETCHED_BYTES as FETCHED
 from photonlite.api.session import Session
+from photonlite.config import EngineConfig
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.errors import (
     DeadlineError,
@@ -89,6 +91,36 @@ def test_a_call_without_a_permit_waits_before_decoding_and_blocks_no_pool_thread
         threads.work()
         assert sum(image.prepared for image in images) == 1 + done
     assert [sequence.image is not None for sequence in engine.sequences] == [True] * 3
+
+
+def test_an_image_behind_a_url_has_a_permit_from_before_it_is_fetched() -> None:
+    threads, web, image = Threads(), Source(behind_url=True), Source()
+    session = make_session(FakeEngine(), threads, EngineConfig(max_prepared_bytes=4 * FETCHED // 3))
+    for source in (web, image):
+        session.launch(task(image=source))
+        threads.work()
+    assert (session.gate.held, image.prepared) == (FETCHED, 0)
+
+    (future, hold), *_ = threads.fetched
+    hold(1)
+    assert session.gate.held == FETCHED
+    hold(FETCHED + 5)
+    assert session.gate.held == FETCHED + 5
+    future.set_result(Source())
+    threads.work()
+    threads.work()
+    assert session.gate.held == 2 * BYTES
+
+
+def test_cancelling_a_call_cancels_its_fetch() -> None:
+    threads = Threads()
+    session = make_session(FakeEngine(), threads)
+    handle = session.launch(task(image=Source(behind_url=True)))
+    threads.work()
+    handle.cancel()
+
+    assert threads.fetched[0][0].cancelled()
+    assert session.gate.held == 0
 
 
 def test_a_realtime_call_overtakes_calls_that_wait_for_a_pool_thread() -> None:

@@ -270,6 +270,11 @@ def test_a_host_without_a_valid_name_is_refused() -> None:
             run(module.fetch(f"https://{host}/", max_bytes=1, timeout_s=GUARD))
 
 
+async def never() -> bytes:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 def png() -> bytes:
     buffer = io.BytesIO()
     IMAGE.save(buffer, "PNG")
@@ -311,13 +316,15 @@ def test_a_model_that_may_fetches_images(model: VisionModel) -> None:
 def test_closing_a_model_ends_calls_that_wait_for_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def fetch_now(url: str, max_bytes: int) -> bytes:
+    async def fetch(url: str, **options: Any) -> bytes:
         begun.set()
-        assert ended.wait(GUARD)
-        return png()
+        try:
+            return await never()
+        finally:
+            ended.set()
 
-    monkeypatch.setattr(module, "fetch_now", fetch_now)
-    monkeypatch.setattr(module, "_THREADS", 1)
+    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
     with VisionModel(double(), CPU, torch.float64, allow_urls=True) as model:
         asked = [on_thread(lambda: model.detect("https://a.example/p.png", "mug")) for _ in range(2)]
         asked.append(on_thread(lambda: run(model.adetect("https://a.example/p.png", "mug"))))
@@ -328,11 +335,11 @@ def test_closing_a_model_ends_calls_that_wait_for_a_url(monkeypatch: pytest.Monk
         for call in asked:
             with pytest.raises(ModelError, match="closed"):
                 call.result(GUARD)
-        ended.set()
+        assert ended.wait(GUARD)
 
 
 def test_a_model_that_was_not_told_to_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "fetch_now", None)
+    monkeypatch.setattr(module, "fetch", None)
     with serve() as model, pytest.raises(ImageUrlError, match="allow_urls=True"):
         model.detect("https://a.example/p.png", "mug")
     with pytest.raises(SettingsError, match="allow_urls is 'false': give True or False"):
@@ -340,16 +347,19 @@ def test_a_model_that_was_not_told_to_fetches_nothing(monkeypatch: pytest.Monkey
 
 
 def test_waiting_for_a_host_ends_at_the_deadline(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = threading.Event()
+    async def fetch(url: str, **options: Any) -> bytes:
+        return await never()
 
-    def never(url: str, max_bytes: int) -> bytes:
-        gone.wait(GUARD)
-        return b""
-
-    monkeypatch.setattr(module, "fetch_now", never)
+    monkeypatch.setattr(module, "fetch", fetch)
     with pytest.raises(DeadlineError):
         model.detect("https://a.example/p.png", "mug", deadline_s=0.01)
-    gone.set()
+
+
+def test_an_ipv6_address_stands_in_brackets_in_the_host_header() -> None:
+    host = Host((HEAD + "picture").encode(), ["2606:4700::6810:84e5"])
+    with patch.multiple(module, resolve=host.resolve, connect=host.connect):
+        run(module.fetch("https://[2606:4700::6810:84e5]/a.png", max_bytes=100, timeout_s=GUARD))
+    assert b"\r\nHost: [2606:4700::6810:84e5]\r\n" in host.writer.data
 
 
 def test_a_closed_fetcher_refuses() -> None:
