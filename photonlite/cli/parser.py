@@ -218,7 +218,7 @@ def _add_search(parser: argparse.ArgumentParser, note: str, *, required: bool = 
     group.add_argument("--min-score", type=float, metavar="S", help="leave out what has a lower score")
     best = "of overlapping finds of different names keep all, or the best score (default: keep)"
     tile = "also look in overlapping tiles, for small and many objects: rows x columns, pixels of a side, or auto"
-    group.add_argument("--tile", type=_tile, metavar="3x3|640|auto", help=tile)
+    group.add_argument("--tile", metavar="3x3|640|auto", help=tile)
     group.add_argument("--overlap", choices=("keep", "best"), help=best)
 
 
@@ -234,14 +234,6 @@ def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in SETTINGS if getattr(options, name, None) is not None}
-
-
-def _tile(text: str) -> Any:
-    """Read 3x3, 640 or auto; what else it may be is checked with the image."""
-    numbers = [int(part) for part in text.split("x") if part.isdecimal()]
-    if len(numbers) != len(text.split("x")):
-        return text
-    return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 
 def given_search(options: argparse.Namespace) -> dict[str, Any]:

@@ -11,6 +11,7 @@ with the next: an object up to that long is whole in one of them.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
@@ -27,6 +28,7 @@ MAX_TILES: Final = 64
 MOST_AUTO: Final = 4
 """Tiles along a side at most, where the number was left to "auto"."""
 
+_TEXT: Final = re.compile("[0-9]{1,9}(x[0-9]{1,9})?")
 _FORMS: Final = "give 'auto', (rows, columns) or the side of a tile in pixels"
 
 
@@ -38,8 +40,15 @@ class Region(NamedTuple):
 
 
 def check_tile(given: object) -> Tile | None:
-    """Return how to cut images, checked; None for not at all. Raises a SettingsError."""
-    value = plain(tuple(given) if isinstance(given, list) else given)
+    """Return how to cut images, checked; None for not at all. Raises a SettingsError.
+
+    A command or a form gives "2x3" for (2, 3), and "640" for 640.
+    """
+    if isinstance(given, str) and _TEXT.fullmatch(given):
+        counts = tuple(map(int, given.split("x")))
+        value: object = counts if len(counts) == 2 else counts[0]
+    else:
+        value = plain(tuple(given) if isinstance(given, list) else given)
     if value is None or value == "auto":
         return cast(Tile | None, value)
     if isinstance(value, tuple) and len(value) == 2 and all(map(_is_count, value)):

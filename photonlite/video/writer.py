@@ -47,7 +47,7 @@ class VideoWriter:
     Args:
         path: Of the file, which is overwritten.
         rate: Frames per second, about: every frame has its own time, except in AVI.
-        pixel_aspect: Width to height of a pixel, which WebM does not keep.
+        pixel_aspect: Width to height of a pixel. WebM does not keep it: its images are scaled to square pixels.
         sound_of: The video whose sound is copied, up to the last frame; all of it if the ``with`` block ends normally.
 
     Raises:
@@ -67,7 +67,8 @@ class VideoWriter:
         self.silenced: list[str] = []
         self._path = path
         self._rate = Fraction(rate).limit_denominator(max(1, int(60_000 / max(1, rate))))  # both terms fit 16 bits
-        self._pixel_aspect = pixel_aspect
+        squares = path.suffix.lower() == ".webm"
+        self._scale, self._pixel_aspect = (pixel_aspect, _SQUARE) if squares else (_SQUARE, pixel_aspect)
         self._base = 1 / self._rate if path.suffix.lower() == ".avi" else _CLOCK
         self._new = not path.exists()
         with self._writing():
@@ -83,6 +84,8 @@ class VideoWriter:
         """Write an RGB image; its time is moved on where it is not after that of the one before."""
         av = pyav()
         with self._writing():
+            if self._scale != _SQUARE:
+                image = image.resize((max(1, round(image.width * self._scale)), image.height))
             if self._container is None:
                 self._start(image.size)
             size = self._stream.width, self._stream.height

@@ -108,6 +108,18 @@ def test_outlines_of_several_parts_and_with_holes_are_polygons_with_scores(finde
     assert Path("export-coco/images/a.png").read_bytes() == Path("photos/a.png").read_bytes()
 
 
+def test_yolo_has_one_polygon_for_a_ring_with_its_hole_and_one_for_a_further_part(finder: Finder) -> None:
+    finder.path = "M0 0H.5V1H0Z M.125 .25V.75H.375V.25Z M.75 0H1V1H.75Z"
+
+    assert main(["export", "photos/a.png", "--object", "cup", "--format", "yolo", "--task", "segment"]) == 0
+
+    [(_, _, found)] = reread("yolo", "export-yolo")
+    assert len(found) == 2
+    filled = found.mask.any(axis=0)
+    assert filled.sum() == pytest.approx(20 * 20 + 10 * 20 - 10 * 10, abs=90)
+    assert not filled[30, 30]  # in the hole
+
+
 def test_the_yaml_says_where_trainers_find_the_images(finder: Finder) -> None:
     yaml = pytest.importorskip("yaml")
 

@@ -76,16 +76,23 @@ def test_a_grid_of_tiles_goes_row_by_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_tile", "tile"), [("auto", "auto"), ([2, 3], (2, 3)), ((2, 3), (2, 3)), (640, 640), (None, None)]
+    ("given_tile", "tile"),
+    [("auto", "auto"), ([2, 3], (2, 3)), ((2, 3), (2, 3)), (640, 640), (None, None), ("2x3", (2, 3)), ("640", 640)],
 )
 def test_a_tile_is_auto_or_rows_and_columns_or_pixels(given_tile: Any, tile: Tile | None) -> None:
     assert check_tile(given_tile) == tile
 
 
-@pytest.mark.parametrize("tile", ["3x3", (3,), (3, 3, 3), (0, 3), (3, -1), (1.5, 2), True, 0, -5, 2.5, {}, (True, 2)])
+@pytest.mark.parametrize("tile", [(3,), (3, 3, 3), (0, 3), (3, -1), (1.5, 2), True, 0, -5, 2.5, {}, (True, 2)])
 def test_other_tiles_are_refused(tile: Any) -> None:
     with pytest.raises(SettingsError, match=r"tile is .*give 'auto', \(rows, columns\) or the side"):
         check_tile(tile)
+
+
+@pytest.mark.parametrize("text", ["3x", "0x3", "3x3x3", "-3", "9" * 5000])
+def test_other_texts_are_refused_as_tiles(text: str) -> None:
+    with pytest.raises(SettingsError, match="give 'auto'"):
+        check_tile(text)
 
 
 @pytest.mark.parametrize(

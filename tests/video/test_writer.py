@@ -147,6 +147,13 @@ def test_pixels_keep_their_aspect(tmp_path: Path, suffix: str) -> None:
     assert float(video_info(tmp_path / f"out{suffix}").pixel_aspect) == pytest.approx(16 / 11, rel=0.01)
 
 
+def test_webm_has_square_pixels_and_images_of_the_right_shape(tmp_path: Path) -> None:
+    write(tmp_path / "out.webm", image(1), image(2), pixel_aspect=Fraction(3, 2))
+
+    info = video_info(tmp_path / "out.webm")
+    assert (info.pixel_aspect, info.size) == (1, (image(1).width * 3 // 2, image(1).height))
+
+
 def test_a_video_without_sound_stays_without(tmp_path: Path) -> None:
     writer = write(tmp_path / "out.mp4", image(1), sound_of=make_clip(tmp_path / "clip.mp4"))
 

@@ -65,8 +65,11 @@ Names = Annotated[
 ]
 _Positive = Annotated[int, Field(ge=1)]
 TileForm = Annotated[
-    Literal["auto"] | _Positive | Annotated[list[_Positive], Field(min_length=2, max_length=2)],
-    must_be('"auto", the side of a tile in pixels, or [rows, columns]'),
+    Literal["auto"]
+    | Annotated[str, Field(pattern="^[1-9][0-9]{0,8}x[1-9][0-9]{0,8}$")]
+    | _Positive
+    | Annotated[list[_Positive], Field(min_length=2, max_length=2)],
+    must_be('"auto", the side of a tile in pixels, [rows, columns] or "2x2"'),
 ]
 NotStreamed = Annotated[Literal[False], must_be("false or left out: the answer comes as a whole")]
 
@@ -126,7 +129,7 @@ class SearchRequest(SkillRequest):
     )
     tile: TileForm | None = Field(
         None,
-        description='Look in overlapping tiles as well: [rows, columns], the side of a tile in pixels, or "auto".',
+        description='Look in overlapping tiles as well: [rows, columns], "2x2", the side of one in pixels, or "auto".',
     )
 
 

@@ -369,7 +369,7 @@ def test_several_names_are_a_list_or_a_repeated_field(skill: str) -> None:
         ({"object": ["mug", "x" * 4001]}, "prompt_too_long"),
         ({"object": "mug", "min_score": 1.5}, "invalid_field"),
         ({"object": "mug", "overlap": "all"}, "invalid_field"),
-        ({"object": "mug", "tile": "3x3"}, "invalid_field"),
+        ({"object": "mug", "tile": "3x"}, "invalid_field"),
         ({"object": "mug", "tile": [3]}, "invalid_field"),
         ({"object": "mug", "tile": 0}, "invalid_field"),
         ({"object": "mug", "tile": [100, 100]}, "invalid_settings"),
@@ -383,7 +383,7 @@ def test_unusable_names_and_thresholds_are_refused(fields: dict[str, Any], code:
     assert (answer.status, answer.code, fake.calls) == (422, code, [])
 
 
-@pytest.mark.parametrize("tile", ["auto", 4, [1, 2]])
+@pytest.mark.parametrize("tile", ["auto", 4, [1, 2], "1x2"])
 def test_tiles_reach_the_model_from_json_and_from_a_form(tile: Any) -> None:
     fake = FakeModel()
     app = server(fake)
