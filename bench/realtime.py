@@ -35,9 +35,11 @@ from photonlite.device.names import resolve_device
 from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.observe.metrics import format_seconds
+from photonlite.realtime.frames import TaskName
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Feed, Frames, open_source
 from photonlite.realtime.state import LoopStats
+from photonlite.request import RequestSettings
 
 CLIP = Path(__file__).resolve().parents[1] / "assets" / "clip"
 BULK_SIZE = (850, 600)
@@ -73,7 +75,7 @@ class Case:
     """
 
     what: str
-    task: str
+    task: TaskName
     subject: str
     rate: float
     aim: float | None
@@ -133,7 +135,7 @@ def play(model: VisionModel, case: Case, seconds: float, bulk: int, in_flight: i
 
 
 def _loop(model: VisionModel, case: Case, source: Iterator[Image.Image], seconds: float, in_flight: int) -> LoopStats:
-    settings = None if case.most is None else {"max_objects": case.most}
+    settings: RequestSettings | None = None if case.most is None else {"max_objects": case.most}
     window = max(2, round(2 * case.rate * seconds))
     frames = Frames(lambda: source, case.rate, repeatable=False)
     deadline_ms = 1000 / case.rate
@@ -237,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _clip_cases(model: VisionModel, options: argparse.Namespace) -> Iterator[Case]:
-    for task in ("detect", "point"):
+    tasks: tuple[TaskName, ...] = ("detect", "point")
+    for task in tasks:
         case = Case(f"{task} banana, clip of 480x320", task, "banana", 1.0, None, clip_frames)
         if task in options.only:
             yield case if options.rate else replace(case, rate=held_rate(model, case, 20))

@@ -1,15 +1,16 @@
 """What is asked about frames, and what becomes of each: a result, a failure, or a drop that is counted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypedDict
 
 from photonlite.errors import InputError, SettingsError
-from photonlite.request import SamplingSettings
+from photonlite.request import RequestSettings, SamplingSettings
 from photonlite.settings import plain
-from photonlite.skills.base import MAX_QUESTION_CHARACTERS, clean_refs, clean_text
+from photonlite.skills.base import MAX_QUESTION_CHARACTERS, SpatialRefs, clean_refs, clean_text
 from photonlite.skills.names import clean_names
-from photonlite.skills.search import Scope
+from photonlite.skills.search import Overlap, Scope
+from photonlite.skills.tiles import Tile
 
 _SEARCH = ("min_score", "overlap", "tile")
 ARGUMENTS = {
@@ -23,6 +24,31 @@ ARGUMENTS = {
 
 TRACKED = ("detect", "point", "segment")
 """The tasks whose items can have ids over frames."""
+
+TaskName: TypeAlias = Literal["detect", "point", "segment", "caption", "query"]
+
+
+class Arguments(TypedDict, total=False):
+    """Arguments of all tasks, as the model's methods take them; `ARGUMENTS` says which task takes which."""
+
+    object: str | Sequence[str]
+    min_score: float
+    overlap: Overlap
+    tile: Tile | None
+    spatial_refs: SpatialRefs | None
+    question: str
+    reasoning: bool
+    length: str
+    settings: RequestSettings | None
+
+
+class Changes(Arguments, total=False):
+    """What can be changed while a loop runs."""
+
+    task: TaskName
+    deadline_ms: float | None
+    track: bool
+
 
 LONGEST_DEADLINE_MS = 86_400_000
 """A day."""

@@ -16,12 +16,21 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
 from photonlite.errors import RequestCancelledError, UnsupportedSkillError
-from photonlite.realtime.frames import FrameFailure, FrameJob, FrameOutcome, FrameResult, Question
+from photonlite.realtime.frames import (
+    Arguments,
+    Changes,
+    FrameFailure,
+    FrameJob,
+    FrameOutcome,
+    FrameResult,
+    Question,
+    TaskName,
+)
 from photonlite.realtime.latest import LatestResult, Results
 from photonlite.realtime.state import LoopState, LoopStats
 from photonlite.realtime.tracking import FrameTracker
@@ -140,7 +149,7 @@ class RealtimeLoop:
     def __init__(
         self,
         model: "VisionModel",
-        task: str = "detect",
+        task: TaskName = "detect",
         *,
         deadline_ms: float | None = None,
         track: bool = False,
@@ -150,7 +159,7 @@ class RealtimeLoop:
         window: int = 1000,
         copy: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        **arguments: Any,
+        **arguments: Unpack[Arguments],
     ) -> None:
         question = Question.of(task, deadline_ms=deadline_ms, track=track, **arguments)
         self._model = model
@@ -206,7 +215,7 @@ class RealtimeLoop:
         newest = self._latest.newest
         return None if newest is None else self._with_age(newest)
 
-    def change(self, **changes: Any) -> None:
+    def change(self, **changes: Unpack[Changes]) -> None:
         """Ask something else from the next frame on, also of the one that waits.
 
         Args:

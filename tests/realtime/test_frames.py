@@ -40,7 +40,7 @@ def test_naming_a_task_resets_all_but_the_deadline() -> None:
         ({"object": ["mug", "mug"]}, PromptError, "holds 'mug' twice"),
         ({"object": []}, PromptError, "list of objects is empty"),
         ({"min_score": 2}, SettingsError, "min_score is 2"),
-        ({"tile": "3x3"}, SettingsError, "tile is '3x3'"),
+        ({"tile": "3x"}, SettingsError, "tile is '3x'"),
         ({"task": "point", "object": "mug", "tile": 9, "spatial_refs": [[0, 0]]}, SettingsError, "in its tiles"),
         ({"overlap": "worst"}, SettingsError, "overlap is 'worst'"),
         ({"task": "query", "question": "why?", "min_score": 0.5}, InputError, "query takes no 'min_score'"),

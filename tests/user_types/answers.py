@@ -97,3 +97,13 @@ def names(model: photonlite.VisionModel) -> None:
     photonlite.load(engine={"max_batch": 4})
     photonlite.load(engine={"max_batches": 4})  # error: arg-type
     photonlite.load(engine=photonlite.EngineConfig(max_batches=4))  # error: call-arg
+
+
+def loops(model: photonlite.VisionModel) -> None:
+    loop = photonlite.RealtimeLoop(model, task="detect", object=["mug", "key"], min_score=0.5, track=True)
+    loop.change(object="cup", tile=(2, 2), settings={"max_objects": 3})
+    photonlite.RealtimeLoop(model, task="detekt", object="mug")  # error: arg-type
+    photonlite.RealtimeLoop(model, objekt="mug")  # error: call-arg
+    photonlite.RealtimeLoop(model, object="mug", settings={"max_object": 3})  # error: arg-type
+    loop.change(min_score="high")  # error: arg-type
+    loop.change(deadline=33)  # error: call-arg
