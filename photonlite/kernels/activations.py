@@ -1,4 +1,4 @@
-"""GELU (tanh approximation; Hendrycks and Gimpel, 2016): inside Triton kernels, and in the epilogue of a product."""
+"""GELU (tanh approximation; Hendrycks and Gimpel, 2016) and SwiGLU (Shazeer, 2020): in kernels and behind products."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels.triton_utils import tl, triton
+from photonlite.kernels.reference import norms as reference
+from photonlite.kernels.triton_utils import dependent_launch, tl, triton, use_triton
 
+CHUNK = 1024  # numbers of a row that a program of `swiglu` writes
 ALIGNMENT = 8  # sizes of a weight that are multiples of this make rows of 16 bytes: no epilogue is missing for those
 
 
@@ -16,6 +18,38 @@ def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     if x.is_cuda and not any(size % ALIGNMENT for size in weight.shape):
         return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
     return functional.gelu(functional.linear(x, weight, bias), approximate="tanh")
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """Return ``silu(gate) * value`` of rows ``[T, 2 F]`` of gates and values: ``[T, F]``, computed in float32."""
+    if not use_triton(x):
+        return reference.swiglu(x)
+    rows, width = len(x), x.shape[1] // 2
+    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    _swiglu_kernel[(rows, -(-width // CHUNK))](
+        x, out, width, x.stride(0), CHUNK=CHUNK, num_warps=4, **dependent_launch(x)
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def silu(x: tl.tensor) -> tl.tensor:
+    return x * tl.sigmoid(x)
+
+
+@triton.jit
+def _swiglu_kernel(
+    x: tl.tensor, out: tl.tensor, width: tl.tensor, x_stride: tl.tensor, CHUNK: tl.constexpr, PDL: tl.constexpr
+) -> None:
+    """Write chunk `program_id(1)` of row `program_id(0)`."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    inside = column < width
+    gate = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + row * x_stride + width + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * width + column, (silu(gate) * value).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -1,8 +1,9 @@
-"""Attention of decode steps in one kernel: rotary embedding, the write of the new key and value, softmax.
+"""Attention of decode steps in one kernel: norms of heads, rotary embedding, the write of key and value, softmax.
 
 A program takes one part of the positions of one key/value head of one row, and folds them into a running softmax
-(Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax"). The one whose part ends with the new
-position rotates and writes its key and value, and uses them as written: no other program reads them in this step.
+(Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax"): keys and values are read once for all query
+heads that share them. The one whose part ends with the new position rotates and writes its key and value, and uses
+them as written: no other program reads them in this step.
 
 ```
 positions of row b   [0 ............................ position)  new
@@ -23,12 +24,15 @@ from torch import Tensor
 
 from photonlite.kernels.paged_attention import check_pages
 from photonlite.kernels.reference import attention as reference
-from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.reference.attention import FP8, HeadNorms
 from photonlite.kernels.small_batch_gemm_kernels import prefetch
 from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, power_of_2, tl, triton, use_triton
 
 # The score of nothing seen: below every real one, and finite, so that differences are numbers.
 _LEAST = -1e30
+_LINE = 128  # bytes that one prefetch brings
+_MERGED = 2048  # numbers that the merging program, of one warp or more, holds at a time
+_WIDE_PROGRAMS, _MOST_WIDE_PARTS = 792, 16  # wide heads: six programs a multiprocessor; more parts merge slowly
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,14 @@ class AttentionConfig:
     dot: bool = False
 
 
-def attention_config(rows: int, kv_heads: int, positions: int, *, fp8: bool = False) -> AttentionConfig:
+def attention_config(
+    rows: int, kv_heads: int, positions: int, *, dim: int = 64, group: int = 1, fp8: bool = False
+) -> AttentionConfig:
     """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest."""
     programs = rows * kv_heads
+    if dim * group > 64:  # registers hold no block of products for each query head: tensor cores from the first row on
+        parts = max(1, min(_MOST_WIDE_PARTS, _WIDE_PROGRAMS // programs, positions // 32))
+        return AttentionConfig(16, parts, 1, 5, 64 if programs <= 32 else 0, dot=True)
     if programs <= 32:
         return AttentionConfig(16, max(1, min(27, positions // 32)), 1, 2, 32)
     if fp8 and programs >= 1024:
@@ -65,49 +74,59 @@ def decode_attention(
     slots: Tensor,  # int32 [B], with the strides of `positions`: page * page size + place where it is written
     out: Tensor,  # [B, H D], last dimension contiguous
     *,
+    turns: Tensor | None = None,  # int32 [B], strided as `positions`: rows of `rotary`; `positions` unless given
+    norms: HeadNorms | None = None,
     k_scale: float = 1.0,  # stored keys are keys divided by it, in FP8
     v_scale: float = 1.0,
     config: AttentionConfig | None = None,  # `attention_config` unless given
 ) -> None:
     """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
+    turns = positions if turns is None else turns
     if not use_triton(qkv):
         reference.decode_attention(
-            qkv, rotary, keys, values, page_table, positions, slots, out, k_scale=k_scale, v_scale=v_scale
-        )
+            qkv, rotary, keys, values, page_table, positions, slots, out,
+            turns=turns, norms=norms, k_scale=k_scale, v_scale=v_scale,
+        )  # fmt: skip
         return
     check_pages(keys, values, page_table)
-    if positions.stride() != slots.stride():
-        raise ValueError(f"positions with stride {positions.stride()}, slots with {slots.stride()}: give the same")
+    if not positions.stride() == slots.stride() == turns.stride():
+        given = f"positions with stride {positions.stride()}, slots with {slots.stride()}, turns with {turns.stride()}"
+        raise ValueError(f"{given}: give the same")
     rows, page, kv_heads, dim = len(qkv), *keys.shape[1:]
     group = qkv.shape[1] // dim // kv_heads - 2
     fp8 = keys.dtype == FP8
-    config = config or attention_config(rows, kv_heads, page_table.shape[1] * page, fp8=fp8)
+    config = config or attention_config(rows, kv_heads, page_table.shape[1] * page, dim=dim, group=group, fp8=fp8)
     dot = config.dot and min(dim, config.block) >= 16
+    q_gain, k_gain, eps = norms if norms is not None else (rotary, rotary, 0.0)  # pointers that are not read
+    members, width = power_of_2(group), power_of_2(dim)
     partial, counters = qkv, qkv
     if config.parts > 1:
         partial = torch.empty(rows, kv_heads * group, config.parts, dim + 2, dtype=torch.float32, device=qkv.device)
         counters = arrival_counters(qkv.device, rows * kv_heads)
     _attend_kernel[(rows, kv_heads, config.parts)](
-        qkv, rotary, keys, values, page_table, positions, slots, out, partial, counters,
-        *keys.stride()[:3], page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0),
+        qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain, out, partial, counters,
+        *keys.stride()[:3], page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0), eps,
         math.log2(math.e) / math.sqrt(dim) * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
-        GROUP=group, GROUP_WIDTH=max(16, power_of_2(group)) if dot else power_of_2(group),
-        DIM=dim, DIM_WIDTH=power_of_2(dim), HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
-        PARTS=config.parts, PARTS_WIDTH=power_of_2(config.parts), STAGES=config.stages, AHEAD=config.ahead,
-        LEAST=_LEAST, FP8=fp8, num_warps=config.warps, **dependent_launch(qkv),
+        GROUP=group, GROUP_WIDTH=max(16, members) if dot else members, MEMBERS=members,
+        DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
+        NORMED=norms is not None, PARTS=config.parts, PARTS_WIDTH=power_of_2(config.parts),
+        CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages, AHEAD=config.ahead,
+        LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps, **dependent_launch(qkv),
     )  # fmt: skip
 
 
 @triton.jit
 def _attend_kernel(
     qkv: tl.tensor, rotary: tl.tensor, keys: tl.tensor, values: tl.tensor, page_table: tl.tensor,
-    positions: tl.tensor, slots: tl.tensor, out: tl.tensor, partial: tl.tensor, counters: tl.tensor,
+    positions: tl.tensor, slots: tl.tensor, turns: tl.tensor, q_gain: tl.tensor, k_gain: tl.tensor, out: tl.tensor,
+    partial: tl.tensor, counters: tl.tensor,
     page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
-    row_stride: tl.tensor, out_stride: tl.tensor, sines: tl.tensor,
+    row_stride: tl.tensor, out_stride: tl.tensor, sines: tl.tensor, eps: tl.tensor,
     scale: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, v_scale: tl.tensor,
-    GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, HALF: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr,
-    STAGES: tl.constexpr, AHEAD: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
+    GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr,
+    HALF: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr,
+    PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -122,19 +141,16 @@ def _attend_kernel(
         if AHEAD > 0:
             near = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(stop - 1, 0))
             line = tl.load(pages + near // PAGE).to(tl.int64) * page_stride + near % PAGE * place_stride
-            prefetch(keys + line + kv_head * head_stride)
-            prefetch(values + line + kv_head * head_stride)
+            for column in tl.static_range(0, DIM, LINE):
+                prefetch(keys + line + kv_head * head_stride + column)
+                prefetch(values + line + kv_head * head_stride + column)
         tl.extra.cuda.gdc_wait()
 
     vector = qkv + row.to(tl.int64) * ((GROUP + 2) * tl.num_programs(1) * DIM)
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
-    angle = rotary + position * HALF
-    cell = vector + heads[:, None] * DIM + d[None, :]
-    other = tl.where(d < HALF, HALF, -HALF)[None, :]
-    cos, sin = _rotation(angle, sines, d, HALF)
-    query = tl.load(cell, mask=real, other=0.0).to(tl.float32) * cos[None, :]
-    query += tl.load(cell + other, mask=real & (d < 2 * HALF)[None, :], other=0.0).to(tl.float32) * sin[None, :]
+    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
+    query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
     query = query.to(qkv.dtype.element_ty)  # [G, D]
     scaled = query.to(tl.float32) * scale
     highest, divisor, merged = _fold_cached(
@@ -143,8 +159,9 @@ def _attend_kernel(
     )  # fmt: skip
     if position // share == part:
         stored_key, stored_value = _write_new(
-            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM + d, keys, values, slots, row, kv_head, cos, sin, d,
-            row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, DIM, HALF, PAGE, FP8,
+            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM, keys, values, slots, k_gain, eps, row, kv_head,
+            cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse,
+            DIM, HALF, PAGE, NORMED, FP8,
         )  # fmt: skip
         new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
         top = tl.maximum(highest, new_score)
@@ -165,8 +182,14 @@ def _attend_kernel(
         tl.debug_barrier()  # the whole part is stored before this program counts itself in
         counter = counters + row * tl.num_programs(1) + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
-            mixed = _merge_parts(partial, head, member, d, v_scale, GROUP, DIM, PARTS, PARTS_WIDTH, LEAST)
-            tl.store(result, mixed.to(out.dtype.element_ty), mask=real)
+            first = (row * tl.num_programs(1) + kv_head) * GROUP
+            mixed = _merge_parts(
+                partial, first, d, v_scale, GROUP, MEMBERS, DIM, DIM_WIDTH, PARTS, PARTS_WIDTH, CHUNK, LEAST
+            )
+            one = tl.arange(0, MEMBERS)
+            place = out + row.to(tl.int64) * out_stride + (kv_head * GROUP + one)[:, None] * DIM + d[None, :]
+            mask = (one < GROUP)[:, None] & (d < DIM)[None, :]
+            tl.store(place, mixed.to(out.dtype.element_ty), mask=mask)
             tl.store(counter, 0)
 
 
@@ -176,6 +199,23 @@ def _rotation(angle: tl.tensor, sines: tl.tensor, d: tl.tensor, HALF: tl.constex
     cos = tl.load(angle + d % HALF, mask=d < 2 * HALF, other=1.0)
     sin = tl.load(angle + sines + d % HALF, mask=d < 2 * HALF, other=0.0)
     return cos, tl.where(d < HALF, -sin, sin)
+
+
+@triton.jit
+def _turned(
+    source: tl.tensor, gain: tl.tensor, eps: tl.tensor, cos: tl.tensor, sin: tl.tensor, d: tl.tensor, there: tl.tensor,
+    DIM: tl.constexpr, HALF: tl.constexpr, NORMED: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Load the heads at `source` ``[G, 1]``, normalise and rotate them: float32 ``[G, D]``, 0 where not `there` [G]."""
+    real = there[:, None] & (d < DIM)[None, :]
+    other = d + tl.where(d < HALF, HALF, -HALF)  # the number that each one is rotated with
+    head = tl.load(source + d[None, :], mask=real, other=0.0).to(tl.float32)
+    partner = tl.load(source + other[None, :], mask=real & (d < 2 * HALF)[None, :], other=0.0).to(tl.float32)
+    if NORMED:
+        inverse = tl.rsqrt(tl.sum(head * head, axis=1) / DIM + eps)[:, None]
+        head *= inverse * tl.load(gain + d, mask=d < DIM, other=0.0).to(tl.float32)[None, :]
+        partner *= inverse * tl.load(gain + other, mask=d < 2 * HALF, other=0.0).to(tl.float32)[None, :]
+    return head * cos[None, :] + partner * sin[None, :]
 
 
 @triton.jit
@@ -240,16 +280,16 @@ def _fold_cached(
 
 @triton.jit
 def _write_new(
-    source: tl.tensor, keys: tl.tensor, values: tl.tensor, slots: tl.tensor, row: tl.tensor, kv_head: tl.tensor,
-    cos: tl.tensor, sin: tl.tensor, d: tl.tensor,
+    source: tl.tensor, keys: tl.tensor, values: tl.tensor, slots: tl.tensor, gain: tl.tensor, eps: tl.tensor,
+    row: tl.tensor, kv_head: tl.tensor, cos: tl.tensor, sin: tl.tensor, d: tl.tensor,
     row_stride: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor,
     k_inverse: tl.tensor, v_inverse: tl.tensor,
-    DIM: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, FP8: tl.constexpr,
+    DIM: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, FP8: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
     """Rotate the new key, store key and value; return them as stored."""
-    key = tl.load(source, mask=d < DIM, other=0.0).to(tl.float32) * cos
-    key += tl.load(source + tl.where(d < HALF, HALF, -HALF), mask=d < 2 * HALF, other=0.0).to(tl.float32) * sin
-    value = tl.load(source + tl.num_programs(1) * DIM, mask=d < DIM, other=0.0)
+    one = tl.arange(0, 1)
+    key = tl.sum(_turned(source + one[:, None], gain, eps, cos, sin, d, one == 0, DIM, HALF, NORMED), axis=0)
+    value = tl.load(source + tl.num_programs(1) * DIM + d, mask=d < DIM, other=0.0)
     stored_key = _stored(key.to(source.dtype.element_ty).to(tl.float32) * k_inverse, keys, FP8)
     stored_value = _stored(value.to(tl.float32) * v_inverse, values, FP8)
     place = tl.load(slots + row * row_stride)
@@ -261,20 +301,29 @@ def _write_new(
 
 @triton.jit
 def _merge_parts(
-    partial: tl.tensor, head: tl.tensor, member: tl.tensor, d: tl.tensor, v_scale: tl.tensor,
-    GROUP: tl.constexpr, DIM: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, LEAST: tl.constexpr,
+    partial: tl.tensor, first: tl.tensor, d: tl.tensor, v_scale: tl.tensor,
+    GROUP: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PARTS: tl.constexpr,
+    PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, LEAST: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Merge what all programs of some heads have left, ``[G, D]``."""
-    each = tl.arange(0, PARTS_WIDTH)
-    found = partial + (head[:, None] * PARTS + each[None, :]) * (DIM + 2)  # [G, P]
+    """Merge what all programs of the heads from `first` on have left, ``[G, D]``: `CHUNK` parts at a time."""
+    member, each = tl.arange(0, MEMBERS), tl.arange(0, PARTS_WIDTH)
+    place = partial + (first + member) * (PARTS * (DIM + 2))
+    found = place[:, None] + each[None, :] * (DIM + 2)  # [G, P]
     there = (member < GROUP)[:, None] & (each < PARTS)[None, :]
     bests = tl.load(found + DIM, mask=there, other=LEAST, cache_modifier=".cg")
     totals = tl.load(found + DIM + 1, mask=there, other=0.0, cache_modifier=".cg")
-    mask = there[:, :, None] & (d < DIM)[None, None, :]
-    parts = tl.load(found[:, :, None] + d[None, None, :], mask=mask, other=0.0, cache_modifier=".cg")  # [G, P, D]
-    weights = tl.exp2(bests - tl.max(bests, axis=1)[:, None])
-    whole = tl.sum(weights * totals, axis=1)
-    return tl.sum(weights[:, :, None] * parts, axis=1) * (v_scale / whole)[:, None]
+    highest = tl.max(bests, axis=1)
+    whole = tl.sum(tl.exp2(bests - highest[:, None]) * totals, axis=1)
+    mixed = tl.zeros([MEMBERS, DIM_WIDTH], tl.float32)
+    for begin in tl.static_range(0, PARTS, CHUNK):
+        part = begin + tl.arange(0, CHUNK)
+        found = place[:, None] + part[None, :] * (DIM + 2)  # [G, C]
+        there = (member < GROUP)[:, None] & (part < PARTS)[None, :]
+        weights = tl.exp2(tl.load(found + DIM, mask=there, other=LEAST, cache_modifier=".cg") - highest[:, None])
+        mask = there[:, :, None] & (d < DIM)[None, None, :]
+        sums = tl.load(found[:, :, None] + d[None, None, :], mask=mask, other=0.0, cache_modifier=".cg")  # [G, C, D]
+        mixed += tl.sum(weights[:, :, None] * sums, axis=1)
+    return mixed * (v_scale / whole)[:, None]
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from photonlite.errors import SettingsError
-from photonlite.kernels.activations import gelu
+from photonlite.kernels.activations import gelu, silu
 from photonlite.kernels.reference import norms as reference
 from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.triton_utils import RowSplit, dependent_launch, split_row, tl, triton, use_triton
@@ -103,17 +103,28 @@ def beside_gelu_fp8(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return _activate(left, right, RowSplit(left.shape[1], right.shape[1]), None, (False, True))
 
 
+def swiglu_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return :func:`quantise_rows` of SwiGLU of rows ``[T, 2 F]``, gates first, not rounded before."""
+    if not use_fp8_kernels(x):
+        return reference.swiglu_fp8(x)
+    return _activate(x, x, split_row(x.shape[1] // 2), None, (False, False), gated=True)
+
+
 def _activate(
-    left: Tensor, right: Tensor, row: RowSplit, bias: Tensor | None, with_gelu: tuple[bool, bool]
-) -> tuple[Tensor, Tensor]:
-    """Quantise rows whose two pieces lie in two tensors or, one behind the other, in one."""
+    left: Tensor, right: Tensor, row: RowSplit, bias: Tensor | None, with_gelu: tuple[bool, bool],
+    *, gated: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Quantise rows whose two pieces lie in two tensors or, one behind the other, in one.
+
+    If `gated`, the two pieces are gates, and behind them lies what they gate.
+    """
     q = torch.empty(len(left), row.left + row.right, dtype=FP8, device=left.device)
     scale = torch.empty(len(left), 1, dtype=torch.float32, device=left.device)
     _activate_kernel[(len(left),)](
         left, right, left if bias is None else bias, q, scale, left.stride(0), right.stride(0),
         LEFT=row.left, LEFT_WIDTH=row.left_width, RIGHT=row.right, RIGHT_WIDTH=row.right_width,
         SKIPPED=row.left if left is right else 0, HAS_BIAS=bias is not None,
-        GELU_LEFT=with_gelu[0], GELU_RIGHT=with_gelu[1], ASM=left.is_cuda,
+        GELU_LEFT=with_gelu[0], GELU_RIGHT=with_gelu[1], GATED=gated, ASM=left.is_cuda,
         num_warps=row.warps(PER_THREAD), **dependent_launch(left),
     )  # fmt: skip
     return q, scale
@@ -124,9 +135,10 @@ def _activate_kernel(
     left: tl.tensor, right: tl.tensor, bias: tl.tensor, values_out: tl.tensor, scale_out: tl.tensor,
     left_stride: tl.tensor, right_stride: tl.tensor,
     LEFT: tl.constexpr, LEFT_WIDTH: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, SKIPPED: tl.constexpr,
-    HAS_BIAS: tl.constexpr, GELU_LEFT: tl.constexpr, GELU_RIGHT: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GELU_LEFT: tl.constexpr, GELU_RIGHT: tl.constexpr, GATED: tl.constexpr, ASM: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Quantise row `program_id(0)`, with GELU of the pieces that need it."""
+    """Quantise row `program_id(0)`, with GELU of the pieces that need it, or SwiGLU of both."""
     if PDL:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
@@ -138,6 +150,11 @@ def _activate_kernel(
         value = gelu(value, ASM)
     if GELU_RIGHT:
         value_r = gelu(value_r, ASM)
+    if GATED:
+        source = left + row * left_stride + LEFT + RIGHT
+        value = silu(value) * _piece(source, bias, LEFT, LEFT_WIDTH, False)
+        if RIGHT > 0:
+            value_r = silu(value_r) * _piece(source + LEFT, bias, RIGHT, RIGHT_WIDTH, False)
     inverse = quantise_row(value, value_r, scale_out + row)
     target, column = values_out + row * (LEFT + RIGHT), tl.arange(0, LEFT_WIDTH)
     tl.store(target + column, (value * inverse).to(values_out.dtype.element_ty), mask=column < LEFT)

@@ -1,7 +1,7 @@
-"""Residual addition and layer norm in one pass over the rows, in full precision or quantised for an FP8 product.
+"""Residual addition and norm in one pass over the rows, in full precision or quantised for an FP8 product.
 
-A row is held in registers: it is read once, and mean and variance are computed from the same numbers, one after the
-other, in float32.
+A norm with a bias is a layer norm, one without is an RMS norm. A row is held in registers: it is read once, and mean
+and variance are computed from the same numbers, one after the other, in float32.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PER_THREAD = 16  # numbers of a row that a thread holds, about
 
 
 def residual_norm(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Return ``x + delta + delta_bias``, or `x` itself without a `delta`, and its layer norm, both ``[T, D]``.
+    """Return ``x + delta + delta_bias``, or `x` itself without a `delta`, and its norm, both ``[T, D]``.
 
     `delta` is ``[T, D]``, or ``[P, D]`` with T a multiple of P: repeated. The arithmetic is float32 at least; the sum
     is rounded before it is normalised.
@@ -33,9 +33,9 @@ def residual_norm(
 
 
 def residual_norm_fp8(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`residual_norm`, but return the sum and `fp8.quantise_rows` of its layer norm, not rounded before."""
+    """As :func:`residual_norm`, but return the sum and `fp8.quantise_rows` of its norm, not rounded before."""
     if not use_fp8_kernels(x):
         return reference.residual_norm_fp8(x, delta, delta_bias, weight, bias, eps)
     q = torch.empty(x.shape, dtype=FP8, device=x.device)
@@ -44,8 +44,8 @@ def residual_norm_fp8(
     return _launch(x, delta, shift, weight, bias, eps, q, scale), q, scale
 
 
-def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Return the layer norm of ``x + shift``, ``[T, D]`` in the type of `x`; the sum itself is not rounded."""
+def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Return the norm of ``x + shift``, ``[T, D]`` in the type of `x`; the sum itself is not rounded."""
     if not use_triton(x):
         return reference.shifted_norm(x, shift, weight, bias, eps)
     normal = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -54,7 +54,7 @@ def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: fl
 
 
 def _launch(
-    x: Tensor, delta: Tensor | None, shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+    x: Tensor, delta: Tensor | None, shift: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float,
     normal: Tensor, scale: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Fill `normal` and `scale`; return the sum with `delta`."""
@@ -62,12 +62,12 @@ def _launch(
     total = x if delta is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     row = split_row(dim)
     _residual_norm_kernel[(rows,)](
-        x, x if delta is None else delta, weight if shift is None else shift, weight, bias,
+        x, x if delta is None else delta, weight if shift is None else shift, weight, weight if bias is None else bias,
         total, normal, x if scale is None else scale,
         rows if delta is None else len(delta), x.stride(0), 0 if delta is None else delta.stride(0), eps,
         LEFT=row.left, RIGHT=row.right, RIGHT_WIDTH=row.right_width,
         HAS_DELTA=delta is not None, REPEATED=delta is not None and len(delta) != rows,
-        HAS_SHIFT=shift is not None, QUANTISED=scale is not None,
+        HAS_SHIFT=shift is not None, CENTRED=bias is not None, QUANTISED=scale is not None,
         num_warps=row.warps(PER_THREAD), **dependent_launch(x),
     )  # fmt: skip
     return total
@@ -80,12 +80,15 @@ def _residual_norm_kernel(
     normal_out: tl.tensor, scale_out: tl.tensor, delta_rows: tl.tensor, x_stride: tl.tensor, delta_stride: tl.tensor,
     eps: tl.tensor,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, HAS_DELTA: tl.constexpr, REPEATED: tl.constexpr,
-    HAS_SHIFT: tl.constexpr, QUANTISED: tl.constexpr, PDL: tl.constexpr,
+    HAS_SHIFT: tl.constexpr, CENTRED: tl.constexpr, QUANTISED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add to row `program_id(0)` and normalise it."""
     # No kernel writes weights: they are fetched once, while the kernel in front still runs.
     slopes, slopes_r = _fetched(weight, LEFT, RIGHT, RIGHT_WIDTH)
-    offsets, offsets_r = _fetched(bias, LEFT, RIGHT, RIGHT_WIDTH)
+    offsets, offsets_r = tl.zeros([LEFT], tl.float32), tl.zeros([RIGHT_WIDTH], tl.float32)
+    if CENTRED:
+        offsets, offsets_r = _fetched(bias, LEFT, RIGHT, RIGHT_WIDTH)
+        offsets, offsets_r = offsets.to(tl.float32), offsets_r.to(tl.float32)
     shifts, shifts_r = slopes, slopes_r
     if HAS_SHIFT:
         shifts, shifts_r = _fetched(shift, LEFT, RIGHT, RIGHT_WIDTH)
@@ -105,9 +108,9 @@ def _residual_norm_kernel(
         rounded, rounded_r = value.to(total_out.dtype.element_ty), value_r.to(total_out.dtype.element_ty)
         _store(total_out + place, rounded, rounded_r, LEFT, RIGHT, RIGHT_WIDTH)
         value, value_r = rounded.to(tl.float32), rounded_r.to(tl.float32)
-    off, off_r, spread = _standardised(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH)
-    normal = off * spread * slopes.to(tl.float32) + offsets.to(tl.float32)
-    normal_r = off_r * spread * slopes_r.to(tl.float32) + offsets_r.to(tl.float32)
+    off, off_r, spread = _standardised(value, value_r, eps, LEFT, RIGHT, RIGHT_WIDTH, CENTRED)
+    normal = off * spread * slopes.to(tl.float32) + offsets
+    normal_r = off_r * spread * slopes_r.to(tl.float32) + offsets_r
     if QUANTISED:
         inverse = quantise_row(normal, normal_r, scale_out + row)
         normal, normal_r = normal * inverse, normal_r * inverse
@@ -144,12 +147,13 @@ def _store(
 @triton.jit
 def _standardised(
     left: tl.tensor, right: tl.tensor, eps: tl.tensor,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, CENTRED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Return both pieces minus the row's mean, and the inverse of its standard deviation."""
+    """Return both pieces, minus the row's mean if `CENTRED`, and the inverse of their root mean square."""
     share: tl.constexpr = 1.0 / (LEFT + RIGHT)
-    mean = (tl.sum(left, axis=0) + tl.sum(right, axis=0)) * share
-    left -= mean
-    right = tl.where(tl.arange(0, RIGHT_WIDTH) < RIGHT, right - mean, 0.0)
+    if CENTRED:
+        mean = (tl.sum(left, axis=0) + tl.sum(right, axis=0)) * share
+        left -= mean
+        right = tl.where(tl.arange(0, RIGHT_WIDTH) < RIGHT, right - mean, 0.0)
     variance = (tl.sum(left * left, axis=0) + tl.sum(right * right, axis=0)) * share
     return left, right, tl.rsqrt(variance + eps)

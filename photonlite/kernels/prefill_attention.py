@@ -1,7 +1,8 @@
 """Attention of prompts over paged keys and values, on tensor cores.
 
-A program takes a tile of consecutive queries of one row and one head, and folds the row's positions, a block of keys
-and values at a time, into a running softmax (Dao et al., 2022, FlashAttention). Pages are read in place:
+A program takes a tile of consecutive queries of one row, of one head or of two that share keys and values, and folds
+the row's positions, a block of keys and values at a time, into a running softmax (Dao et al., 2022, FlashAttention).
+Pages are read in place:
 
 ```
 positions   [0 .................. full) [full ... stop)    full: what every query of the tile sees, in whole blocks
@@ -25,17 +26,19 @@ from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """Keys in one step of a program's loop, its warps, and the steps whose loads are under way together."""
+    """How a program attends."""
 
-    block: int
+    block: int  # keys in one step of its loop
     warps: int
-    stages: int
+    stages: int  # steps whose loads are under way together
+    shared: int = 1  # heads that it reads the same keys and values for; divides the heads that share them
 
 
-def prefill_config(dim: int, itemsize: int) -> PrefillConfig:
+def prefill_config(dim: int, itemsize: int, group: int = 1) -> PrefillConfig:
     """Choose for heads of `dim` numbers of `itemsize` bytes; measured on an H200 (bench/results/gpu-notes.md)."""
     row = power_of_2(max(dim, 16)) * itemsize
-    return PrefillConfig(64 if row <= 256 else 32, 4, 2)
+    shared = 2 if group % 2 == 0 and row <= 256 else 1
+    return PrefillConfig(64 if row <= 256 else 32, 4 * shared, 2, shared)
 
 
 def paged_prefill_attention(
@@ -62,12 +65,12 @@ def paged_prefill_attention(
     check_pages(keys, values, page_table)
     heads, dim = q.shape[1:]
     page, kv_heads = keys.shape[1:3]
-    config = config or prefill_config(dim, q.element_size())
-    _attend_kernel[(heads, len(tiles))](
+    config = config or prefill_config(dim, q.element_size(), heads // kv_heads)
+    _attend_kernel[(heads // config.shared, len(tiles))](
         q, keys, values, page_table, tiles, out, *keys.stride()[:3], page_table.stride(0), out.stride(0),
         math.log2(math.e) / math.sqrt(dim) * k_scale, v_scale,
         HEADS=heads, GROUP=heads // kv_heads, DIM=dim, WIDTH=power_of_2(max(dim, 16)), PAGE=page,
-        TILE=query_tile, TILE_COLUMNS=TILE_COLUMNS, BLOCK=config.block, STAGES=config.stages,
+        TILE=query_tile, SHARED=config.shared, TILE_COLUMNS=TILE_COLUMNS, BLOCK=config.block, STAGES=config.stages,
         # Tensor cores would round float32 to 10 bits.
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=config.warps,
@@ -120,25 +123,27 @@ def _attend_kernel(
     page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
     out_stride: tl.tensor, scale: tl.tensor, v_scale: tl.tensor,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
-    TILE: tl.constexpr, TILE_COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    TILE: tl.constexpr, SHARED: tl.constexpr, TILE_COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Attend with head `program_id(0)` of tile `program_id(1)`."""
-    head, tile = tl.program_id(0), tiles + tl.program_id(1) * TILE_COLUMNS
+    """Attend with `SHARED` heads from ``SHARED * program_id(0)`` on, of tile `program_id(1)`."""
+    head, tile = tl.program_id(0) * SHARED, tiles + tl.program_id(1) * TILE_COLUMNS
     row, first, count = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
     position, block = tl.load(tile + 3), tl.load(tile + 4)
     if count > 0:
-        offset = tl.arange(0, TILE)
+        offset, member = tl.arange(0, TILE * SHARED) % TILE, tl.arange(0, TILE * SHARED) // TILE
         d = tl.arange(0, WIDTH)
         real = (offset < count)[:, None] & (d < DIM)[None, :]
-        cell = (first + offset).to(tl.int64)[:, None] * (HEADS * DIM) + head * DIM + d[None, :]
+        column = ((head + member) * DIM)[:, None] + d[None, :]
+        cell = (first + offset).to(tl.int64)[:, None] * (HEADS * DIM) + column
         query = tl.load(q + cell, mask=real, other=0.0)  # [M, D]
         limit = tl.maximum(position + 1 + offset, block)
         full = tl.maximum(position + 1, block) // BLOCK * BLOCK
         stop = tl.maximum(position + count, block)
 
-        best = tl.full([TILE], float("-inf"), tl.float32)
-        total = tl.zeros([TILE], tl.float32)
-        sums = tl.zeros([TILE, WIDTH], tl.float32)
+        best = tl.full([TILE * SHARED], float("-inf"), tl.float32)
+        total = tl.zeros([TILE * SHARED], tl.float32)
+        sums = tl.zeros([TILE * SHARED, WIDTH], tl.float32)
         table = page_table + row.to(tl.int64) * table_stride
         start = (head // GROUP).to(tl.int64) * head_stride
         best, total, sums = _fold(
@@ -151,5 +156,5 @@ def _attend_kernel(
         )  # fmt: skip
 
         sums = sums * (v_scale / total)[:, None]
-        cell = (first + offset).to(tl.int64)[:, None] * out_stride + head * DIM + d[None, :]
+        cell = (first + offset).to(tl.int64)[:, None] * out_stride + column
         tl.store(out + cell, sums.to(out.dtype.element_ty), mask=real)

@@ -4,9 +4,11 @@
 h [T, q | k | v | fc1]
       │   │   │    └── GELU ──────────────> cat [T, (attention) | inside]
       │   │   └───────────────────────────> values, at each position's page and place
-      │   └── rotate ─────────────────────> keys, likewise
-      └── rotate ─────────────────────────> q [T, H, D]
+      │   └── norm, rotate ───────────────> keys, likewise
+      └── norm, rotate ───────────────────> q [T, H, D]
 ```
+
+Positions may have three coordinates (time, height, width), of which each pair of numbers is turned by one.
 
 It is bound by memory: each program moves a few thousand numbers of one position.
 """
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from photonlite.kernels.activations import gelu
 from photonlite.kernels.reference import attention as reference
-from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.reference.attention import FP8, HeadNorms
 from photonlite.kernels.triton_utils import dependent_launch, power_of_2, tl, triton, use_triton
 
 CHUNK = 2048  # numbers that a program moves, about
@@ -26,13 +28,15 @@ CHUNK = 2048  # numbers that a program moves, about
 
 def rotary_gelu_write(
     h: Tensor,  # [T, (H + 2 H_kv) D + F]: queries, keys, values and the inside of the MLP, F >= 0
-    positions: Tensor,  # int32 [T]
+    positions: Tensor,  # int32 [T], of any stride, or [T, 3] with `axes`, contiguous
     slots: Tensor | None,  # int32 [T], page * page size + place: where keys and values are stored; None stores nothing
     rotary: Tensor,  # cosines and sines, float32 [2, positions, R / 2]: the first R numbers of a head are rotated
     keys: Tensor,  # [pages, page, H_kv, D], of any strides with the last 1; written in place
     values: Tensor,  # the same
     heads: int,  # query heads H; 0 where `h` has none
     *,
+    axes: Tensor | None = None,  # int32 [R / 2]: the column of `positions` that turns each pair
+    norms: HeadNorms | None = None,
     k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
@@ -43,8 +47,9 @@ def rotary_gelu_write(
     """
     if not use_triton(h):
         return reference.rotary_gelu_write(
-            h, positions, slots, rotary, keys, values, heads, k_scale=k_scale, v_scale=v_scale
-        )
+            h, positions, slots, rotary, keys, values, heads,
+            axes=axes, norms=norms, k_scale=k_scale, v_scale=v_scale,
+        )  # fmt: skip
     count, page, kv_heads, dim = len(h), *keys.shape[1:]
     if keys.stride() != values.stride() or keys.stride(3) != 1:
         raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
@@ -55,13 +60,16 @@ def rotary_gelu_write(
     block = max(1, min(CHUNK // width, power_of_2(max(heads, kv_heads))))
     q_parts, kv_parts = -(-heads // block), -(-kv_heads // block) if slots is not None else 0
     parts = q_parts + 2 * kv_parts + -(-inside // CHUNK)
-    _rotary_gelu_write_kernel[(parts, count)](
-        h, positions, positions if slots is None else slots, rotary, q, keys, values, cat,
+    q_gain, k_gain, eps = norms if norms is not None else (rotary, rotary, 0.0)  # pointers that are not read
+    _rotary_gelu_write_kernel[(parts * count,)](
+        h, positions, positions if axes is None else axes, positions if slots is None else slots, rotary, q_gain,
+        k_gain, q, keys, values, cat,
         h.stride(0), positions.stride(0), 0 if slots is None else slots.stride(0), rotary.stride(0),
-        *keys.stride()[:3], 1.0 / k_scale, 1.0 / v_scale,
+        *keys.stride()[:3], 1.0 / k_scale, 1.0 / v_scale, eps,
         HEADS=heads, KV_HEADS=kv_heads, DIM=dim, WIDTH=width, HALF=half, HALF_WIDTH=power_of_2(half),
         REST_WIDTH=power_of_2(max(1, dim - 2 * half)), INSIDE=inside, PAGE=page, BLOCK=block, CHUNK=CHUNK,
-        Q_PARTS=q_parts, KV_PARTS=kv_parts, FP8=keys.dtype == FP8, ASM=h.is_cuda,
+        PARTS=parts, Q_PARTS=q_parts, KV_PARTS=kv_parts, AXES=axes is not None, NORMED=norms is not None,
+        FP8=keys.dtype == FP8, ASM=h.is_cuda,
         num_warps=4, **dependent_launch(h),
     )  # fmt: skip
     return q, cat
@@ -69,29 +77,39 @@ def rotary_gelu_write(
 
 @triton.jit
 def _turn(
-    source: tl.tensor, target: tl.tensor, head_stride: tl.tensor, head: tl.tensor, angle: tl.tensor, sines: tl.tensor,
-    inverse: tl.tensor,
+    source: tl.tensor, target: tl.tensor, gain: tl.tensor, head_stride: tl.tensor, head: tl.tensor, angle: tl.tensor,
+    sines: tl.tensor, inverse: tl.tensor, eps: tl.tensor,
     HEADS: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, HALF_WIDTH: tl.constexpr, REST_WIDTH: tl.constexpr,
-    FP8: tl.constexpr,
+    NORMED: tl.constexpr, FP8: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Rotate some heads and store them: both halves and the rest separately, each contiguous."""
+    """Normalise and rotate some heads and store them: both halves and the rest separately, each contiguous."""
     i = tl.arange(0, HALF_WIDTH)
-    cos, sin = tl.load(angle + i, mask=i < HALF, other=0.0), tl.load(angle + sines + i, mask=i < HALF, other=0.0)
+    cos, sin = tl.load(angle, mask=i < HALF, other=0.0), tl.load(angle + sines, mask=i < HALF, other=0.0)
     mask = (head < HEADS)[:, None] & (i < HALF)[None, :]
     cell, place = source + head[:, None] * DIM + i[None, :], target + head[:, None] * head_stride + i[None, :]
     real = tl.load(cell, mask=mask, other=0.0).to(tl.float32)
     imag = tl.load(cell + HALF, mask=mask, other=0.0).to(tl.float32)
+    d = 2 * HALF + tl.arange(0, REST_WIDTH)
+    mask_rest = (head < HEADS)[:, None] & (d < DIM)[None, :]
+    rest = tl.zeros([head.shape[0], REST_WIDTH], tl.float32)
+    if DIM > 2 * HALF:
+        rest = tl.load(source + head[:, None] * DIM + d[None, :], mask=mask_rest, other=0.0).to(tl.float32)
+    if NORMED:
+        squares = tl.sum(real * real, axis=1) + tl.sum(imag * imag, axis=1) + tl.sum(rest * rest, axis=1)
+        share = tl.rsqrt(squares / DIM + eps)[:, None]
+        real *= share * tl.load(gain + i, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+        imag *= share * tl.load(gain + HALF + i, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+        if DIM > 2 * HALF:
+            rest *= share * tl.load(gain + d, mask=d < DIM, other=0.0).to(tl.float32)[None, :]
     # Rounded as the reference model rounds, before a cache in FP8 rounds again.
     first = (real * cos[None, :] - imag * sin[None, :]).to(source.dtype.element_ty)
     second = (real * sin[None, :] + imag * cos[None, :]).to(source.dtype.element_ty)
     tl.store(place, _stored(first.to(tl.float32) * inverse, target, FP8), mask=mask)
     tl.store(place + HALF, _stored(second.to(tl.float32) * inverse, target, FP8), mask=mask)
     if DIM > 2 * HALF:
-        d = 2 * HALF + tl.arange(0, REST_WIDTH)
-        mask = (head < HEADS)[:, None] & (d < DIM)[None, :]
-        rest = tl.load(source + head[:, None] * DIM + d[None, :], mask=mask, other=0.0).to(tl.float32)
         place = target + head[:, None] * head_stride + d[None, :]
-        tl.store(place, _stored(rest * inverse, target, FP8), mask=mask)
+        rest = rest.to(source.dtype.element_ty).to(tl.float32)
+        tl.store(place, _stored(rest * inverse, target, FP8), mask=mask_rest)
 
 
 @triton.jit
@@ -104,27 +122,32 @@ def _stored(number: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor
 
 @triton.jit
 def _rotary_gelu_write_kernel(
-    h: tl.tensor, positions: tl.tensor, slots: tl.tensor, rotary: tl.tensor, q: tl.tensor, keys: tl.tensor,
-    values: tl.tensor, cat: tl.tensor, h_stride: tl.tensor, position_stride: tl.tensor, slot_stride: tl.tensor,
-    sines: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, k_inverse: tl.tensor,
-    v_inverse: tl.tensor,
+    h: tl.tensor, positions: tl.tensor, axes: tl.tensor, slots: tl.tensor, rotary: tl.tensor, q_gain: tl.tensor,
+    k_gain: tl.tensor, q: tl.tensor, keys: tl.tensor, values: tl.tensor, cat: tl.tensor, h_stride: tl.tensor,
+    position_stride: tl.tensor, slot_stride: tl.tensor, sines: tl.tensor, page_stride: tl.tensor,
+    place_stride: tl.tensor, head_stride: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, eps: tl.tensor,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     HALF_WIDTH: tl.constexpr, REST_WIDTH: tl.constexpr, INSIDE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    CHUNK: tl.constexpr, Q_PARTS: tl.constexpr, KV_PARTS: tl.constexpr, FP8: tl.constexpr, ASM: tl.constexpr,
-    PDL: tl.constexpr,
+    CHUNK: tl.constexpr, PARTS: tl.constexpr, Q_PARTS: tl.constexpr, KV_PARTS: tl.constexpr, AXES: tl.constexpr,
+    NORMED: tl.constexpr, FP8: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Do part `program_id(0)` of position `program_id(1)`: heads of queries, keys or values, or a piece of the MLP."""
+    """Do one of `PARTS` parts of a position: heads of queries, keys or values, or a piece of the MLP."""
     if PDL:
         tl.extra.cuda.gdc_wait()
-    part, token = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part, token = tl.program_id(0) % PARTS, (tl.program_id(0) // PARTS).to(tl.int64)
     row = h + token * h_stride
-    member = tl.arange(0, BLOCK)
-    angle = rotary + tl.load(positions + token * position_stride).to(tl.int64) * HALF
+    member, i = tl.arange(0, BLOCK), tl.arange(0, HALF_WIDTH)
+    position = positions + token * position_stride
+    if AXES:
+        turn = tl.load(position + tl.load(axes + i, mask=i < HALF, other=0), mask=i < HALF, other=0)
+    else:
+        turn = tl.load(position)
+    angle = rotary + turn.to(tl.int64) * HALF + i  # of each pair
     if part < Q_PARTS:
         head = part * BLOCK + member
         _turn(
-            row, q + token * (HEADS * DIM), DIM, head, angle, sines, 1.0,
-            HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, False,
+            row, q + token * (HEADS * DIM), q_gain, DIM, head, angle, sines, 1.0, eps,
+            HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, NORMED, False,
         )  # fmt: skip
     elif part < Q_PARTS + 2 * KV_PARTS:
         head = (part - Q_PARTS) % KV_PARTS * BLOCK + member if KV_PARTS > 1 else member
@@ -132,8 +155,8 @@ def _rotary_gelu_write_kernel(
         place = (slot // PAGE).to(tl.int64) * page_stride + slot % PAGE * place_stride
         if part < Q_PARTS + KV_PARTS:
             _turn(
-                row + HEADS * DIM, keys + place, head_stride, head, angle, sines, k_inverse,
-                KV_HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, FP8,
+                row + HEADS * DIM, keys + place, k_gain, head_stride, head, angle, sines, k_inverse, eps,
+                KV_HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, NORMED, FP8,
             )  # fmt: skip
         else:
             d = tl.arange(0, WIDTH)

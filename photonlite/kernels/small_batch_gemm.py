@@ -1,18 +1,20 @@
 """Linear layers over a few rows, as decode steps have: weights are streamed once, everything else is fused into that.
 
 Such a product moves every weight and does next to no arithmetic with it, so its time is that of reading memory, and
-every separate operation costs a launch. One kernel therefore includes what comes before (layer norm) and after (bias,
-GELU, residual):
+every separate operation costs a launch. One kernel therefore includes what comes before (norm) and after (bias, GELU
+or SwiGLU, residual):
 
 ```
 x [M, K] ── norm ── @ weight [N, K].T ── + bias ─┬─ columns up to `split` ──────> raw
                                                  ├─ the others ── GELU ─────────> activated
+                                                 ├─ or all, in pairs ── SwiGLU ─> activated, N / 2 columns
                                                  └─ or all ── + residual ───────> x itself, and its row statistics
 ```
 
-Several rows are normalised by a kernel in front, a single row inside the product: programs of a product see no whole
-rows of their output, so each writes mean and variance of its own tile of columns, and the next product merges them
-(Chan, Golub and LeVeque, 1979, "Updating formulae ... for computing sample variances").
+Several rows are layer-normalised by a kernel in front, a single row inside the product: programs of a product see no
+whole rows of their output, so each writes mean and variance of its own tile of columns, and the next product merges
+them (Chan, Golub and LeVeque, 1979, "Updating formulae ... for computing sample variances"). What an RMS norm divides
+by is a factor of the whole row, which a product applies to its sums: see `kernels.serial_block`.
 
 A product with long rows and few outputs is cut along K: programs leave partial sums, and the last one to arrive adds
 them up in a fixed order, so that results do not depend on which one that was.
@@ -26,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from photonlite.kernels import row_kernels
 from photonlite.kernels import small_batch_gemm_kernels as device_code
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.triton_utils import (
@@ -37,7 +40,9 @@ from photonlite.kernels.triton_utils import (
     use_triton,
 )  # fmt: skip
 
-_SPARE = 4096  # bytes of shared memory for what is not a step of the loop
+_SPARE = 2048  # bytes of shared memory for what is not a step of the loop
+_RESERVED = 1024  # bytes that every program takes besides
+_PROGRAMS = 132  # multiprocessors of an H200: each should have as many programs as the others
 
 MAX_ROWS = 64  # rows that the kernels take: beyond them a product is no longer bound by the reading of weights
 
@@ -51,6 +56,17 @@ class Tiling:
     parts: int = 1  # programs that share the same weight rows
     warps: int = 4
     stages: int = 4  # steps of the loop whose loads are under way together; 0 for the kernel for a single row
+    together: int = 1  # programs that share the memory of a multiprocessor
+    ahead: int = 0  # columns of the weight that a program prefetches into the L2 cache before it waits for its input
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Half of an RMS norm: rows times its weight, and what they are still to be divided by."""
+
+    rows: Tensor  # [M, K], contiguous: a residual stream times the weight of its norm, rounded once
+    squares: Tensor  # [T, M], at least float32: sums of squares of T tiles of columns of the stream
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +79,30 @@ class Handshake:
     late: int  # leading columns of the input of `linear_out` that attention writes, for which it waits
 
 
-def tiling_of(rows: int, outs: int, ins: int) -> Tiling:
-    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest."""
-    wide = outs > 4096
+def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False) -> Tiling:
+    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest.
+
+    `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU.
+    """
     if rows == 1:
-        return Tiling(8, 1024, 1, 4, 0) if wide else Tiling(4, 1024, 1, 2, 0)
-    if wide:
+        if outs > 4096:
+            return Tiling(8, 1024, 1, 4, 0)
+        return Tiling(4, 2048, 1, 4, 0) if ins <= 4096 else Tiling(4, 1024, 1, 2, 0)
+    if outs >= 8192 and not gated:
         return Tiling(128, 128, 1, 8, 4 if rows <= 48 else 3)
-    parts = max(1, min(4, ins // 1024))
-    if rows <= 16:
+    tiles = -(-outs // 64)
+    parts = 1 if gated else max(1, min(4, ins // 512, -(-112 // tiles)))
+    together = min(3, -(-tiles * parts // _PROGRAMS))
+    if rows <= 16 and together == 1:
         return Tiling(64, 256, parts, 4, 3)
-    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4)
+    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4, together)
 
 
 def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
     """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
     stages, ins = tiling.stages, tiling.ins
-    while stages * ins * (tiling.outs + width) * itemsize > shared - _SPARE:
+    room = (shared + _RESERVED) // tiling.together - _RESERVED - _SPARE
+    while stages * ins * (tiling.outs + width) * itemsize > room:
         if stages > 2:
             stages -= 1
         elif ins > 32:
@@ -99,10 +122,11 @@ def small_batch_gemm(
     weight: Tensor,  # [N, K], rows contiguous
     bias: Tensor | None,  # [N]
     *,
-    norm: tuple[Tensor, Tensor, float] | None = None,  # weight [K], bias [K] and eps of a layer norm in front
+    # Weight [K], bias [K] and eps of a layer norm in front; without a bias it is an RMS norm.
+    norm: tuple[Tensor, Tensor | None, float] | None = None,
     gelu: bool = False,  # whether the tanh approximation of GELU comes last
 ) -> Tensor:
-    """Map a few rows: ``act(LN(x) @ weight.T + bias)``, ``[M, N]`` in the type of x.
+    """Map a few rows: ``act(norm(x) @ weight.T + bias)``, ``[M, N]`` in the type of x.
 
     Sums and GELU are float32 and rounded once; the norm is computed in float32 and rounded to the type of x.
     """
@@ -152,12 +176,14 @@ def linear_out(
     )  # fmt: skip
 
 
-def normalise(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
-    """Return the layer norm (weight, bias, eps) of a few rows ``[M, K]``; the arithmetic is float32."""
+def normalise(x: Tensor, norm: tuple[Tensor, Tensor | None, float]) -> Tensor:
+    """Return the norm (weight, bias, eps) of a few rows ``[M, K]``, RMS without a bias; the arithmetic is float32."""
     rows, width = x.shape
+    weight, bias, eps = norm
     out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
-    device_code.normalise_kernel[(rows,)](
-        x, *norm[:2], out, width, x.stride(0), norm[2], WIDTH=power_of_2(width), num_warps=4, **dependent_launch(x)
+    row_kernels.normalise_kernel[(rows,)](
+        x, weight, weight if bias is None else bias, out, width, x.stride(0), eps,
+        WIDTH=power_of_2(width), CENTRED=bias is not None, num_warps=4, **dependent_launch(x),
     )  # fmt: skip
     return out
 
@@ -169,7 +195,7 @@ def tile_statistics(x: Tensor, width: int) -> Tensor:
     rows, outs = x.shape
     tiles = -(-outs // width)
     stats = torch.empty(2, tiles, rows, dtype=torch.float32, device=x.device)
-    device_code.statistics_kernel[(tiles, rows)](x, stats, outs, TILE=width, num_warps=1, **dependent_launch(x))
+    row_kernels.statistics_kernel[(tiles, rows)](x, stats, outs, TILE=width, num_warps=1, **dependent_launch(x))
     return stats
 
 
@@ -193,24 +219,42 @@ def run_product(
     raw: Tensor,  # takes columns below `split`
     activated: Tensor,  # takes the others, through GELU
     split: int,
+    gated: bool = False,  # whether `activated` takes SwiGLU of pairs of rows instead: the weight has gates, then values
     residual: bool = False,  # whether `raw` is the residual stream that is added to
     norm: tuple[Tensor, Tensor, Tensor, float] | None = None,  # of a single row, beginning with its statistics
     new_stats: Tensor | None = None,  # of a single row: takes those of the new residual stream
+    scales: Scales | None = None,  # whose rows `x` are
+    new_scales: tuple[Tensor, Scales] | None = None,  # weight of the next RMS norm, and what takes the new stream's
     announces: Handshake | None = None,
     awaits: Handshake | None = None,
     tiling: Tiling | None = None,
 ) -> None:
     """Run the kernel for several rows or that for a single one, as the tiling says."""
     (rows, ins), outs = x.shape, len(weight)
-    tiling, width = tiling or tiling_of(rows, outs, ins), max(16, power_of_2(rows))
+    tiling, width = tiling or tiling_of(rows, outs, ins, gated=gated), max(16, power_of_2(rows))
     if tiling.stages:
         tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
     programs, meeting = -(-outs // tiling.outs), announces or awaits
     met = (x, x) if meeting is None else (meeting.ready, meeting.stale)  # pointers that are not read without one
+    outs = outs // 2 if gated else outs
+    stats, gain, shift, eps = norm if norm is not None else (x, x, x, 0.0)
+    tiles = stats.shape[1] if norm is not None else 1
+    if scales is not None:
+        stats, eps, tiles = scales.squares, scales.eps, len(scales.squares)
+    target, scaled = x if new_stats is None else new_stats[0], x
+    if new_scales is not None:
+        gain, scaled, target = new_scales[0], new_scales[1].rows, new_scales[1].squares
+    if target is not x and len(target) != programs:
+        raise ValueError(
+            f"a residual stream has statistics of {programs} tiles, one a program; given are {len(target)} tiles"
+        )
     constants: dict[str, Any] = {
         "INS": ins,
         "BIAS": bias is not None,
-        "GELU": split < outs,
+        "NORM": "squares" if scales is not None else "moments" if norm is not None else "",
+        "RESIDUAL": residual,
+        "ACT": "swiglu" if gated else "gelu" if split < outs else "",
+        "STATS": "squares" if new_scales is not None else "moments" if new_stats is not None else "",
         "ANNOUNCE": announces is not None,
         "AWAITED": awaits.count if awaits is not None else 0,
         "LATE": awaits.late if awaits is not None else 0,
@@ -219,27 +263,23 @@ def run_product(
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }
+    offset = x if bias is None else bias
     if tiling.stages:
         partial, counters = x, x
         if tiling.parts > 1:
-            partial = torch.empty(tiling.parts, width, outs, dtype=torch.float32, device=x.device)
+            partial = torch.empty(tiling.parts, width, programs * tiling.outs, dtype=torch.float32, device=x.device)
             counters = arrival_counters(x.device, programs)
         device_code.product_kernel[(programs, tiling.parts)](
-            x, weight, x if bias is None else bias, raw, activated, partial, counters, *met,
-            rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0),
-            RESIDUAL=residual, ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages, **constants,
+            x, weight, offset, stats, gain, raw, activated, scaled, target, partial, counters, *met,
+            rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0), eps,
+            TILES_IN=tiles, TILES=power_of_2(tiles), ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
+            AHEAD=tiling.ahead, **constants,
         )  # fmt: skip
         return
     if rows != 1:
         raise ValueError(f"the kernel takes a single row, not {rows}")
-    if residual != (new_stats is not None) or (new_stats is not None and new_stats.shape[1] != programs):
-        given = "none" if new_stats is None else f"{new_stats.shape[1]} tiles"
-        raise ValueError(f"a residual stream has statistics of {programs} tiles, one a program; given are {given}")
-    stats, gamma, beta, eps = norm if norm is not None else (x, x, x, 0.0)
-    tiles = stats.shape[1] if norm is not None else 1
     device_code.single_kernel[(programs,)](
-        x, weight, x if bias is None else bias, stats, gamma, beta, raw, activated,
-        x if new_stats is None else new_stats, *met, outs, split, weight.stride(0), eps,
-        NORM=norm is not None, RESIDUAL=residual, TILES=power_of_2(tiles),
-        TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs, **constants,
+        x, weight, offset, stats, gain, shift, raw, activated, scaled, target, *met,
+        outs, split, weight.stride(0), eps,
+        TILES_IN=tiles, TILES=power_of_2(tiles), TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs, **constants,
     )  # fmt: skip

@@ -12,6 +12,13 @@ def _gelu(value: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def _gated(total: tl.tensor, OUTS: tl.constexpr, ROWS: tl.constexpr) -> tl.tensor:
+    """Return SwiGLU of rows ``[2 N, M]`` of a gate and of what it gates by turns: float32 ``[N, M]``."""
+    gate, value = tl.split(tl.permute(tl.reshape(total, [OUTS // 2, 2, ROWS]), (0, 2, 1)))
+    return gate * tl.sigmoid(gate) * value
+
+
+@triton.jit
 def prefetch(address: tl.tensor) -> None:
     """Prefetch the cache lines at some addresses into L2."""
     tl.inline_asm_elementwise(
@@ -27,46 +34,6 @@ def _await(ready: tl.tensor, count: tl.constexpr) -> None:
     # One thread acquires; the others see its view only behind a barrier, which an unused result does not imply.
     tl.atomic_add(ready, 0, sem="acquire", scope="gpu")
     tl.debug_barrier()
-
-
-@triton.jit
-def statistics_kernel(x: tl.tensor, stats: tl.tensor, width: tl.tensor, TILE: tl.constexpr, PDL: tl.constexpr) -> None:
-    """Write mean and sum of squared deviations of tile `program_id(0)` of row `program_id(1)`."""
-    tile, row = tl.program_id(0), tl.program_id(1)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    column = tile * TILE + tl.arange(0, TILE)
-    inside = column < width
-    value = tl.load(x + row.to(tl.int64) * width + column, mask=inside, other=0.0).to(tl.float32)
-    count = tl.minimum(TILE, width - tile * TILE)
-    mean = tl.sum(value, axis=0) / count
-    off = tl.where(inside, value - mean, 0.0)
-    place = tile * tl.num_programs(1) + row
-    tl.store(stats + place, mean)
-    tl.store(stats + tl.num_programs(0) * tl.num_programs(1) + place, tl.sum(off * off, axis=0))
-
-
-@triton.jit
-def normalise_kernel(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, out: tl.tensor, width: tl.tensor, x_stride: tl.tensor,
-    eps: tl.tensor,
-    WIDTH: tl.constexpr, PDL: tl.constexpr,
-) -> None:  # fmt: skip
-    """Write the layer norm of row `program_id(0)`."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    inside = column < width
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    gain = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    shift = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    value = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    off = tl.where(inside, value - tl.sum(value, axis=0) / width, 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(off * off, axis=0) / width + eps)
-    tl.store(out + row * width + column, (off * scale * gain + shift).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -88,31 +55,65 @@ def _merged_statistics(
 
 
 @triton.jit
+def _load_squares(
+    squares: tl.tensor, m: tl.tensor, rows: tl.tensor, TILES_IN: tl.constexpr, TILES: tl.constexpr
+) -> tl.tensor:
+    """Load the sums of squares of all tiles of each row, ``[T, M]``; zeros behind them."""
+    tile = tl.arange(0, TILES)
+    there = (tile < TILES_IN)[:, None] & (m < rows)[None, :]
+    return tl.load(squares + tile[:, None] * rows + m[None, :], mask=there, other=0.0)
+
+
+@triton.jit
+def _weight_rows(tile: tl.tensor, outs: tl.tensor, OUTS: tl.constexpr, ACT: tl.constexpr) -> tl.tensor:
+    """Return the rows of the weight that a program takes: with SwiGLU a gate's and what it gates by turns, clamped."""
+    i = tl.arange(0, OUTS)
+    if ACT == "swiglu":
+        return tl.minimum(tile * (OUTS // 2) + i // 2, outs - 1) + i % 2 * outs
+    else:
+        return tile * OUTS + i
+
+
+@triton.jit
 def _finish(
-    total: tl.tensor, bias: tl.tensor, raw: tl.tensor, activated: tl.tensor, new_stats: tl.tensor, tile: tl.tensor,
-    n: tl.tensor, m: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor, raw_stride: tl.tensor,
-    activated_stride: tl.tensor,
-    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GELU: tl.constexpr, STATS: tl.constexpr, TILES_OUT: tl.constexpr,
+    total: tl.tensor, bias: tl.tensor, raw: tl.tensor, activated: tl.tensor, new_stats: tl.tensor, gain: tl.tensor,
+    scaled: tl.tensor, tile: tl.tensor, n: tl.tensor, m: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor,
+    raw_stride: tl.tensor, activated_stride: tl.tensor,
+    BIAS: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr, STATS: tl.constexpr, TILES_OUT: tl.constexpr,
+    OUTS: tl.constexpr, ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Apply bias, GELU and residual to a tile ``[N, M]``, store it, and its statistics."""
-    inside = (n < outs)[:, None] & (m < rows)[None, :]
-    if BIAS:
-        total += tl.load(bias + n, mask=n < outs, other=0.0).to(tl.float32)[:, None]
-    cell = raw + m[None, :] * raw_stride + n[:, None]
-    if RESIDUAL:
-        total += tl.load(cell, mask=inside, other=0.0).to(tl.float32)
-    rounded = total.to(raw.dtype.element_ty)
-    tl.store(cell, rounded, mask=inside & (n < split)[:, None])
-    if GELU:
-        cell = activated + m[None, :] * activated_stride + (n - split)[:, None]
-        tl.store(cell, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
-    if STATS:
+    """Apply bias, activation and residual to a tile ``[N, M]``, store it, and its statistics."""
+    if ACT == "swiglu":
+        if BIAS:
+            total += tl.load(bias + n).to(tl.float32)[:, None]
+        column = tile * (OUTS // 2) + tl.arange(0, OUTS // 2)
+        cell = activated + m[None, :] * activated_stride + column[:, None]
+        inside = (column < outs)[:, None] & (m < rows)[None, :]
+        tl.store(cell, _gated(total, OUTS, ROWS).to(activated.dtype.element_ty), mask=inside)
+    else:
+        inside = (n < outs)[:, None] & (m < rows)[None, :]
+        if BIAS:
+            total += tl.load(bias + n, mask=n < outs, other=0.0).to(tl.float32)[:, None]
+        cell = raw + m[None, :] * raw_stride + n[:, None]
+        if RESIDUAL:
+            total += tl.load(cell, mask=inside, other=0.0).to(tl.float32)
+        rounded = total.to(raw.dtype.element_ty)
+        tl.store(cell, rounded, mask=inside & (n < split)[:, None])
+        if ACT == "gelu":
+            cell = activated + m[None, :] * activated_stride + (n - split)[:, None]
+            tl.store(cell, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
         value = tl.where(inside, rounded.to(tl.float32), 0.0)
-        mean = tl.sum(value, axis=0) / tl.sum((n < outs).to(tl.float32), axis=0)  # [M]
-        off = tl.where(inside, value - mean[None, :], 0.0)
         place = new_stats + tile * rows + m
-        tl.store(place, mean, mask=m < rows)
-        tl.store(place + TILES_OUT * rows, tl.sum(off * off, axis=0), mask=m < rows)
+        if STATS == "moments":
+            mean = tl.sum(value, axis=0) / tl.sum((n < outs).to(tl.float32), axis=0)  # [M]
+            off = tl.where(inside, value - mean[None, :], 0.0)
+            tl.store(place, mean, mask=m < rows)
+            tl.store(place + TILES_OUT * rows, tl.sum(off * off, axis=0), mask=m < rows)
+        if STATS == "squares":
+            slope = tl.load(gain + n, mask=n < outs, other=0.0).to(tl.float32)[:, None]
+            cell = scaled + m[None, :] * outs + n[:, None]
+            tl.store(cell, (value * slope).to(scaled.dtype.element_ty), mask=inside)
+            tl.store(place, tl.sum(value * value, axis=0), mask=m < rows)
 
 
 @triton.jit
@@ -137,12 +138,14 @@ def _fold(
 
 @triton.jit
 def product_kernel(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, raw: tl.tensor, activated: tl.tensor, partial: tl.tensor,
-    counters: tl.tensor, ready: tl.tensor, stale: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor,
-    x_stride: tl.tensor, weight_stride: tl.tensor, raw_stride: tl.tensor, activated_stride: tl.tensor,
-    INS: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, GELU: tl.constexpr, ANNOUNCE: tl.constexpr,
-    AWAITED: tl.constexpr, LATE: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr,
-    PARTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, stats: tl.tensor, gain: tl.tensor, raw: tl.tensor,
+    activated: tl.tensor, scaled: tl.tensor, new_stats: tl.tensor, partial: tl.tensor, counters: tl.tensor,
+    ready: tl.tensor, stale: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor, x_stride: tl.tensor,
+    weight_stride: tl.tensor, raw_stride: tl.tensor, activated_stride: tl.tensor, eps: tl.tensor,
+    INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
+    STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, TILES_IN: tl.constexpr,
+    TILES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
@@ -150,17 +153,23 @@ def product_kernel(
     announced its end: a program takes its part of those first.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
-    n = tile * OUTS + tl.arange(0, OUTS)
+    n = _weight_rows(tile, outs, OUTS, ACT)
     m = tl.arange(0, ROWS)
     early: tl.constexpr = ((INS - LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
     late: tl.constexpr = ((LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
-    row = weight + tl.minimum(n, outs - 1).to(tl.int64)[:, None] * weight_stride
+    last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
+    row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
+        for step in tl.static_range(0, AHEAD, 64):  # 128 bytes
+            prefetch(row + tl.minimum(part * early + step, INS - 1))
     if AWAITED > 0:
         _await(ready, AWAITED)
     elif PDL:
         tl.extra.cuda.gdc_wait()
+    squares = tl.zeros([1, ROWS], tl.float32)
+    if NORM == "squares":
+        squares = _load_squares(stats, m, rows, TILES_IN, TILES)
     total = tl.zeros([OUTS, ROWS], tl.float32)
     total = _fold(
         total, x, row, m, rows, x_stride, LATE + part * early, INS,
@@ -173,24 +182,27 @@ def product_kernel(
             total, x, row, m, rows, x_stride, part * late, LATE,
             late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
         )  # fmt: skip
+    if NORM == "squares":
+        total *= (1.0 / tl.sqrt(tl.sum(squares, axis=0) / INS + eps))[None, :]
 
     if PARTS == 1:
         _finish(
-            total, bias, raw, activated, x, tile, n, m, rows, outs, split, raw_stride, activated_stride,
-            BIAS, RESIDUAL, GELU, False, 0,
+            total, bias, raw, activated, new_stats, gain, scaled, tile, n, m, rows, outs, split, raw_stride,
+            activated_stride, BIAS, RESIDUAL, ACT, STATS, 0, OUTS, ROWS,
         )  # fmt: skip
     else:
-        place = partial + m[None, :] * outs + n[:, None]
-        inside = (n < outs)[:, None] & (m < rows)[None, :]
-        tl.store(place + part * ROWS * outs, total, mask=inside)
+        width = tl.num_programs(0) * OUTS
+        place = partial + m[None, :] * width + (tile * OUTS + tl.arange(0, OUTS))[:, None]
+        there = (m < rows)[None, :]
+        tl.store(place + part * ROWS * width, total, mask=there)
         tl.debug_barrier()  # partial sums are stored before this program counts itself in
         if tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
             whole = tl.zeros([OUTS, ROWS], tl.float32)
             for other in tl.static_range(PARTS):
-                whole += tl.load(place + other * ROWS * outs, mask=inside, other=0.0, cache_modifier=".cg")
+                whole += tl.load(place + other * ROWS * width, mask=there, other=0.0, cache_modifier=".cg")
             _finish(
-                whole, bias, raw, activated, x, tile, n, m, rows, outs, split, raw_stride,
-                activated_stride, BIAS, RESIDUAL, GELU, False, 0,
+                whole, bias, raw, activated, new_stats, gain, scaled, tile, n, m, rows, outs, split, raw_stride,
+                activated_stride, BIAS, RESIDUAL, ACT, STATS, 0, OUTS, ROWS,
             )  # fmt: skip
             tl.store(counters + tile, 0)
     if ANNOUNCE:
@@ -208,20 +220,22 @@ def _announce(ready: tl.tensor, stale: tl.tensor) -> None:
 
 @triton.jit
 def single_kernel(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, stats: tl.tensor, gamma: tl.tensor, beta: tl.tensor,
-    raw: tl.tensor, activated: tl.tensor, new_stats: tl.tensor, ready: tl.tensor, stale: tl.tensor, outs: tl.tensor,
-    split: tl.tensor, weight_stride: tl.tensor, eps: tl.tensor,
-    INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, GELU: tl.constexpr,
-    ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr,
-    TILES: tl.constexpr, TILE: tl.constexpr, TILES_OUT: tl.constexpr, PDL: tl.constexpr,
+    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, stats: tl.tensor, gain: tl.tensor, shift: tl.tensor,
+    raw: tl.tensor, activated: tl.tensor, scaled: tl.tensor, new_stats: tl.tensor, ready: tl.tensor, stale: tl.tensor,
+    outs: tl.tensor, split: tl.tensor, weight_stride: tl.tensor, eps: tl.tensor,
+    INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
+    STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, TILES_IN: tl.constexpr,
+    TILES: tl.constexpr, TILE: tl.constexpr, TILES_OUT: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply one row with weight rows `program_id(0)`; the first columns are prefetched before the wait.
 
     As in `product_kernel`, the first `LATE` columns come last.
     """
     tile = tl.program_id(0)
-    n = tile * OUTS + tl.arange(0, OUTS)
-    row = weight + tl.minimum(n, outs - 1).to(tl.int64)[:, None] * weight_stride
+    n = _weight_rows(tile, outs, OUTS, ACT)
+    last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
+    row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     k = LATE + tl.arange(0, STEP)
@@ -231,15 +245,18 @@ def single_kernel(
     elif PDL:
         tl.extra.cuda.gdc_wait()
     mean, scale = 0.0, 0.0
-    if NORM:
+    if NORM == "moments":
         means, scales = _merged_statistics(stats, 1, eps, INS, 1, TILES, TILE)
         mean, scale = tl.sum(means, axis=0), tl.sum(scales, axis=0)
+    squares = tl.zeros([1, 1], tl.float32)
+    if NORM == "squares":
+        squares = _load_squares(stats, tl.arange(0, 1), 1, TILES_IN, TILES)
     total = tl.zeros([OUTS, STEP], tl.float32)
     for step in tl.static_range(0, INS - LATE, STEP):
         k = LATE + step + tl.arange(0, STEP)
         if step > 0:
             w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
-        total += w.to(tl.float32) * _input(x, gamma, beta, mean, scale, k, INS, NORM)[None, :]
+        total += w.to(tl.float32) * _input(x, gain, shift, mean, scale, k, INS, NORM == "moments")[None, :]
     if AWAITED > 0:
         late = tl.arange(0, STEP)
         v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
@@ -249,10 +266,13 @@ def single_kernel(
             late = step + tl.arange(0, STEP)
             if step > 0:
                 v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
-            total += v.to(tl.float32) * _input(x, gamma, beta, mean, scale, late, LATE, NORM)[None, :]
+            total += v.to(tl.float32) * _input(x, gain, shift, mean, scale, late, LATE, NORM == "moments")[None, :]
+    sums = tl.sum(total, axis=1)[:, None]
+    if NORM == "squares":
+        sums *= (1.0 / tl.sqrt(tl.sum(squares, axis=0) / INS + eps))[None, :]
     _finish(
-        tl.sum(total, axis=1)[:, None], bias, raw, activated, new_stats, tile, n, tl.arange(0, 1), 1, outs, split,
-        0, 0, BIAS, RESIDUAL, GELU, RESIDUAL, TILES_OUT,
+        sums, bias, raw, activated, new_stats, gain, scaled, tile, n, tl.arange(0, 1), 1, outs, split, 0, 0,
+        BIAS, RESIDUAL, ACT, STATS, TILES_OUT, OUTS, 1,
     )  # fmt: skip
     if ANNOUNCE:
         _announce(ready, stale)
@@ -260,13 +280,13 @@ def single_kernel(
 
 @triton.jit
 def _input(
-    x: tl.tensor, gamma: tl.tensor, beta: tl.tensor, mean: tl.tensor, scale: tl.tensor, k: tl.tensor,
+    x: tl.tensor, gain: tl.tensor, shift: tl.tensor, mean: tl.tensor, scale: tl.tensor, k: tl.tensor,
     stop: tl.constexpr, NORM: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Load columns of the only row in float32, normalised with `NORM`."""
     a = tl.load(x + k, mask=k < stop, other=0.0).to(tl.float32)
     if NORM:
-        g = tl.load(gamma + k, mask=k < stop, other=0.0).to(tl.float32)
-        b = tl.load(beta + k, mask=k < stop, other=0.0).to(tl.float32)
+        g = tl.load(gain + k, mask=k < stop, other=0.0).to(tl.float32)
+        b = tl.load(shift + k, mask=k < stop, other=0.0).to(tl.float32)
         a = ((a - mean) * scale * g + b).to(x.dtype.element_ty).to(tl.float32)
     return a

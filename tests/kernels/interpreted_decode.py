@@ -4,16 +4,19 @@ import os
 
 os.environ["TRITON_INTERPRET"] = "1"
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from photonlite.kernels import small_batch_gemm as gemm
 from photonlite.kernels import triton_utils
 from photonlite.kernels.decode_attention import AttentionConfig, decode_attention
 from photonlite.kernels.reference import attention as reference_attention
 from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.row_kernels import normalise_kernel, statistics_kernel
 from photonlite.kernels.small_batch_gemm import Handshake, Tiling
-from photonlite.kernels.small_batch_gemm_kernels import normalise_kernel, statistics_kernel
 from photonlite.kernels.triton_utils import power_of_2
 from tests.kernels.steps import BlockCase, StepCase, block_case, step_case
 
@@ -25,7 +28,7 @@ MANY = [Tiling(64, 64), Tiling(16, 32, 3), Tiling(32, 16, 2)]
 SINGLE = [Tiling(8, 256, 1, 1, 0), Tiling(16, 64, 1, 1, 0), Tiling(4, 32, 1, 1, 0)]
 
 # heads, key/value heads, head size, page size, rotated numbers
-HEADS = [(3, 1, 8, 4, 4), (4, 4, 24, 16, 12), (6, 2, 40, 1, 20), (2, 2, 64, 32, 64)]
+HEADS = [(3, 1, 8, 4, 4), (4, 4, 24, 16, 12), (6, 2, 40, 1, 20), (2, 2, 64, 32, 64), (14, 2, 128, 16, 128)]
 CONFIGS = [
     AttentionConfig(32, 1),
     AttentionConfig(4, 2),
@@ -51,12 +54,18 @@ def statistics(x: Tensor, width: int) -> Tensor:
 
 
 def normal(case: BlockCase) -> Tensor:
-    """The layer norm by the kernel, of rows that lie apart."""
+    """The layer norm by the kernel, of rows that lie apart; its RMS norm is checked on the way."""
     rows, dim = case.x.shape
     apart, out = torch.full((rows, dim + 3), torch.nan), torch.empty(rows, dim)
     apart[:, :dim] = case.x
     weight, bias, eps = case.norm
-    normalise_kernel[(rows,)](apart, weight, bias, out, dim, dim + 3, eps, WIDTH=power_of_2(dim), PDL=False)
+    normalise_kernel[(rows,)](
+        apart, weight, weight, out, dim, dim + 3, eps, WIDTH=power_of_2(dim), CENTRED=False, PDL=False
+    )  # fmt: skip
+    close(out, functional.rms_norm(case.x, (dim,), weight, eps))
+    normalise_kernel[(rows,)](
+        apart, weight, bias, out, dim, dim + 3, eps, WIDTH=power_of_2(dim), CENTRED=True, PDL=False
+    )
     return out
 
 
@@ -128,11 +137,16 @@ def check_blocks() -> None:
             assert not triton_utils.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
-def check_step(case: StepCase, config: AttentionConfig, scales: tuple[float, float] = (1.0, 1.0)) -> None:
+def check_step(case: StepCase, config: AttentionConfig, *, normed: bool = False) -> None:
     wanted, found = case.copy(), case.copy()
-    k_scale, v_scale = scales
-    reference_attention.decode_attention(*wanted.arguments, k_scale=k_scale, v_scale=v_scale)
-    decode_attention(*found.arguments, k_scale=k_scale, v_scale=v_scale, config=config)
+    dim = case.keys.shape[3]
+    options: dict[str, Any] = {}
+    if normed:  # and rotated by other positions, as behind images
+        turns = torch.stack((case.positions // 3, case.positions, case.positions), dim=1)[:, 0]
+        case, found, wanted = (one.strided() for one in (case, found, wanted))
+        options = {"turns": turns, "norms": (torch.randn(dim), torch.randn(dim), 1e-6)}
+    reference_attention.decode_attention(*wanted.arguments, **options)
+    decode_attention(*found.arguments, **options, config=config)
     assert wanted.out.isfinite().all()
     close(found.out, wanted.out)
     for mine, theirs in ((found.keys, wanted.keys), (found.values, wanted.values)):
@@ -145,6 +159,7 @@ def check_attention() -> None:
         case = step_case(POSITIONS, *shape, torch.float32)
         for config in CONFIGS:
             check_step(case.to(torch.float32, "cpu") if number % 2 else case, config)
+            check_step(case.to(torch.float32, "cpu"), config, normed=True)
     check_step(step_case([5], *HEADS[0], torch.float32), AttentionConfig(16, 27))  # more parts than positions
 
 

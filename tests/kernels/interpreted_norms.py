@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photonlite.kernels import fp8, norms
+from photonlite.kernels import activations, fp8, norms
 from photonlite.kernels.reference import norms as reference_norms
 
 EPS = 1e-5
@@ -23,11 +23,11 @@ def check_quantised(found: tuple[Tensor, Tensor], wanted: Tensor) -> None:
     assert values.abs().max() <= 448 * (1 + 1e-6)  # what conversion rounds
 
 
-def check_norms(rows: int, dim: int, delta_rows: int, bias: bool) -> None:
+def check_norms(rows: int, dim: int, delta_rows: int, bias: bool, centred: bool) -> None:
     x = (torch.randn(rows, dim + 3) * 3 + 5)[:, :dim]  # rows lie apart
     delta = torch.randn(delta_rows, dim) if delta_rows else None
     delta_bias = torch.randn(dim) if bias else None
-    weight, offset = torch.randn(dim), torch.randn(dim)
+    weight, offset = torch.randn(dim), torch.randn(dim) if centred else None
     case = (x, delta, delta_bias, weight, offset, EPS)
     wanted, found = reference_norms.residual_norm(*case), norms.residual_norm(*case)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
@@ -47,6 +47,10 @@ def check_activations(rows: int, dim: int, bias: bool) -> None:
     activated = fp8.gelu_fp8(x, offset)
     check_quantised(activated, functional.gelu(x if offset is None else x + offset, approximate="tanh"))
     check_quantised(fp8.quantise_rows(x), x)
+    if dim > 1:
+        pairs = x[:, : dim // 2 * 2]
+        torch.testing.assert_close(activations.swiglu(pairs), reference_norms.swiglu(pairs), atol=1e-5, rtol=1e-5)
+        check_quantised(fp8.swiglu_fp8(pairs), reference_norms.swiglu(pairs))
 
 
 def check_pieces(left: int, right: int) -> None:
@@ -70,7 +74,8 @@ def main() -> None:
     torch.manual_seed(0)
     check_rounding()
     for dim, (delta_rows, bias) in itertools.product((1, 24, 130, 64), ((0, False), (6, True), (3, True), (6, False))):
-        check_norms(6, dim, delta_rows, bias)
+        for centred in (True, False):
+            check_norms(6, dim, delta_rows, bias, centred)
     for dim, bias in itertools.product((1, 24, 1030, 64), (False, True)):
         check_activations(4, dim, bias)
     for left, right in ((24, 33), (64, 256), (1, 5)):

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -19,6 +20,7 @@ SHAPES = [
     (4, 4, 24, 16),
     (6, 2, 40, 1),
     (2, 2, 64, 32),
+    (8, 2, 16, 8),
 ]
 SPANS = [
     [Span(0, 37, 26), Span(0, 5), Span(30, 20)],
@@ -34,7 +36,7 @@ def compare_attention() -> None:
         scales = {"k_scale": 0.25, "v_scale": 0.25} if kv_dtype else {}
         room = torch.full((len(case.q), shape[0] * shape[2] + 7), torch.nan)
         wanted = room.clone()
-        block = PrefillConfig((16, 32)[number % 2], 4, 2)
+        block = PrefillConfig((16, 32)[number % 2], 4, 2, 2 if shape[0] // shape[1] % 2 == 0 else 1)
         paged_prefill_attention(
             *case.arguments, room[:, :-7], query_tile=(16, 64)[number % 2], config=block, **scales
         )  # fmt: skip
@@ -46,17 +48,24 @@ def compare_rotary() -> None:
     for number, (shape, inside) in enumerate(itertools.product(SHAPES, (2100, 0, 33))):
         heads, kv_heads, dim, page = shape
         kv_dtype = (torch.float32, FP8)[number % 2]
-        scales = {"k_scale": 0.25, "v_scale": 0.5} if number % 2 else {}
+        options: dict[str, Any] = {"k_scale": 0.25, "v_scale": 0.5} if number % 2 else {}
         heads = heads if inside else 0
         h = torch.randn(9, (heads + 2 * kv_heads) * dim + inside) * 3
         places = torch.stack((torch.randint(0, 50, (9,)), torch.randperm((page + 9) * page)[:9])).int().t().contiguous()
         slots = None if inside == 33 else places[:, 1]
         rotary = torch.randn(2, 50, dim // 4)
         mine, truth = ([head_major(page + 9, page, kv_heads, dim, kv_dtype) for _ in range(2)] for _ in range(2))
-        case = h, places[:, 0], slots, rotary
 
-        q, cat = rotary_gelu_write(*case, *mine, heads, **scales)
-        wanted_q, wanted_cat = reference.rotary_gelu_write(*case, *truth, heads, **scales)
+        positions = places[:, 0]
+        if number % 3 == 1:
+            positions = torch.randint(0, 50, (9, 3)).int()
+            options |= {"axes": torch.randint(0, 3, (dim // 4,)).int()}
+        if number % 4 < 2:
+            options |= {"norms": (torch.randn(dim), torch.randn(dim), 1e-6)}
+        case = h, positions, slots, rotary
+
+        q, cat = rotary_gelu_write(*case, *mine, heads, **options)
+        wanted_q, wanted_cat = reference.rotary_gelu_write(*case, *truth, heads, **options)
 
         torch.testing.assert_close(q, wanted_q, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(cat[:, heads * dim :], wanted_cat[:, heads * dim :], atol=1e-6, rtol=1e-5)

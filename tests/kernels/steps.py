@@ -98,6 +98,11 @@ class StepCase:
         """The same with keys, values and a result of its own."""
         return replace(self, keys=self.keys.clone(), values=self.values.clone(), out=torch.empty_like(self.out))
 
+    def strided(self) -> "StepCase":
+        """The same with positions and slots that lie apart, as those of the runner do."""
+        row = torch.stack((self.positions, self.slots, self.slots), dim=1)
+        return replace(self, positions=row[:, 0], slots=row[:, 1])
+
     def to(self, dtype: torch.dtype, device: str) -> "StepCase":
         """The same numbers in another type, pages head by head as the cache has them."""
         pages = [
@@ -138,4 +143,51 @@ def step_case(
         positions=torch.tensor(positions, dtype=torch.int32),
         slots=torch.tensor(slots, dtype=torch.int32),
         out=torch.empty(rows, heads * dim + 3, dtype=dtype)[:, : heads * dim],  # rows lie apart
+    )
+
+
+@dataclass(frozen=True)
+class SerialCase:
+    """What goes into the products of a serial block.
+
+    Attributes:
+        x: ``[M, dim]``: the residual stream.
+        gain: ``[dim]``: weight of its RMS norm.
+        w_in: ``[A, dim]``.
+        b_in: ``[A]``.
+        w_gated: ``[2 F, dim]``.
+        inside: ``[M, F]``: what SwiGLU may have left.
+        w_out: ``[dim, F]``.
+        eps: Of the norm.
+    """
+
+    x: Tensor
+    gain: Tensor
+    w_in: Tensor
+    b_in: Tensor
+    w_gated: Tensor
+    inside: Tensor
+    w_out: Tensor
+    eps: float = 1e-6
+
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> "SerialCase":
+        """The same rounded and on a device."""
+        moved = {name: getattr(self, name) for name in ("x", "gain", "w_in", "b_in", "w_gated", "inside", "w_out")}
+        return replace(self, **{name: tensor.to(device, dtype) for name, tensor in moved.items()})
+
+
+def serial_case(rows: int, dim: int, attended: int, inside: int) -> SerialCase:
+    """Random inputs, float64."""
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(size, dtype=torch.float64)
+
+    return SerialCase(
+        x=2 * random(rows, dim) + 0.5,
+        gain=random(dim) + 1,
+        w_in=random(attended, dim) / dim**0.5,
+        b_in=random(attended),
+        w_gated=random(2 * inside, dim) / dim**0.5,
+        inside=random(rows, inside),
+        w_out=random(dim, inside) / inside**0.5,
     )

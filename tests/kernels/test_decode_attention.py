@@ -9,7 +9,7 @@ from photonlite.kernels import decode_attention as module
 from photonlite.kernels.decode_attention import AttentionConfig, attention_config, decode_attention
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.reference import attention as reference
-from photonlite.kernels.reference.attention import FP8, dequantise
+from photonlite.kernels.reference.attention import FP8, HeadNorms, dequantise
 from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.kernels.steps import StepCase, step_case
 
@@ -27,13 +27,26 @@ def turned(heads: Tensor, position: int, rotated: int) -> Tensor:
     return out
 
 
-def dense(case: StepCase, row: int, rotated: int, scales: tuple[float, float] = (1.0, 1.0)) -> tuple[Tensor, ...]:
+def dense(
+    case: StepCase,
+    row: int,
+    rotated: int,
+    scales: tuple[float, float] = (1.0, 1.0),
+    turn: int | None = None,
+    norms: HeadNorms | None = None,
+) -> tuple[Tensor, ...]:
     """One row's attention, and its new key and value, by plain scaled dot-product attention: [H D], [H_kv, D] twice."""
     page, kv_heads, dim = case.keys.shape[1:]
     position = int(case.positions[row])
+    turn = position if turn is None else turn
     heads = case.qkv[row].view(-1, dim)
     q, k, v = heads.split([len(heads) - 2 * kv_heads, kv_heads, kv_heads])
-    k = turned(k, position, rotated)
+    if norms is not None:
+        q, k = (
+            x / (x.square().mean(1, keepdim=True) + norms[2]) ** 0.5 * gain
+            for x, gain in ((q, norms[0]), (k, norms[1]))
+        )
+    q, k = turned(q, turn, rotated), turned(k, turn, rotated)
     stored = []
     for store, new, scale in zip((case.keys, case.values), (k, v), scales, strict=True):
         if store.dtype == FP8:
@@ -45,7 +58,7 @@ def dense(case: StepCase, row: int, rotated: int, scales: tuple[float, float] = 
         stored.append(torch.stack((*old, new)))
     group = len(q) // kv_heads
     seen = [one.repeat_interleave(group, dim=1).transpose(0, 1)[None] for one in stored]  # [1, H, S, D]
-    found = functional.scaled_dot_product_attention(turned(q, position, rotated)[None, :, None], *seen)
+    found = functional.scaled_dot_product_attention(q[None, :, None], *seen)
     return found.flatten(), stored[0][-1], stored[1][-1]
 
 
@@ -78,6 +91,24 @@ def test_a_new_position_is_rotated_written_and_sees_all_before_it(
         torch.testing.assert_close(store[~new], before[~new], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2)])
+def test_heads_are_normalised_and_rotated_by_a_position_of_their_own(heads: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    case = step_case([0, 9, 30], *heads, 8, 4, 8, torch.float64)
+    norms = torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64), 1e-6
+    turns = torch.tensor([5, 2, 30], dtype=torch.int32)
+    found = case.copy()
+
+    decode_attention(*found.arguments, turns=turns, norms=norms)
+
+    for row in range(3):
+        wanted, key, value = dense(case, row, 8, turn=int(turns[row]), norms=norms)
+        torch.testing.assert_close(found.out[row], wanted, rtol=1e-9, atol=1e-9)
+        place = divmod(int(case.slots[row]), 4)
+        torch.testing.assert_close(found.keys[place], key)
+        torch.testing.assert_close(found.values[place], value)
+
+
 def test_a_new_position_is_seen_as_8_bits_hold_it() -> None:
     torch.manual_seed(1)
     scales = (0.25, 0.5)
@@ -93,9 +124,17 @@ def test_a_new_position_is_seen_as_8_bits_hold_it() -> None:
         assert torch.equal(found.keys[place].double() * scales[0], key)
 
 
-@given(rows=st.integers(1, 300), kv_heads=st.integers(1, 64), positions=st.integers(1, 5000), fp8=st.booleans())
-def test_few_rows_are_cut_into_parts_of_some_positions(rows: int, kv_heads: int, positions: int, fp8: bool) -> None:
-    config = attention_config(rows, kv_heads, positions, fp8=fp8)
+@given(
+    rows=st.integers(1, 300),
+    kv_heads=st.integers(1, 64),
+    positions=st.integers(1, 5000),
+    dim=st.sampled_from([64, 128]),
+    fp8=st.booleans(),
+)
+def test_few_rows_are_cut_into_parts_of_some_positions(
+    rows: int, kv_heads: int, positions: int, dim: int, fp8: bool
+) -> None:
+    config = attention_config(rows, kv_heads, positions, dim=dim, fp8=fp8)
     assert 1 <= config.parts <= max(1, positions // config.block)
     assert config.block & (config.block - 1) == 0
     assert rows * kv_heads < 4096 or config.parts == 1
@@ -132,6 +171,10 @@ SHAPES = [
     (24, 8, 128, 32, 64),
     (6, 2, 40, 1, 20),
     (3, 1, 8, 4, 4),
+    (16, 8, 128, 16, 128),
+    (32, 8, 128, 16, 128),
+    (28, 4, 128, 16, 128),
+    (16, 2, 128, 16, 128),
 ]
 POSITIONS = [
     [0],
@@ -172,8 +215,14 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(
         rounded = step_case(positions, *shape, torch.bfloat16)  # type: ignore[arg-type]
         wanted = rounded.to(torch.float32, "cpu")
         case = rounded.to(torch.bfloat16, "cuda")
-        reference.decode_attention(*wanted.arguments)
-        decode_attention(*case.arguments, config=config)
+        gains = torch.rand(2, shape[2]) + 0.5
+        turns = torch.stack((wanted.positions // 2,) * 3, dim=1)[:, 0]
+        options = [
+            {"norms": (*gains.to(device), 1e-6), "turns": turns.to(device)} if shape[2] == 128 else {}
+            for device in ("cpu", "cuda")
+        ]
+        reference.decode_attention(*wanted.arguments, **options[0])  # type: ignore[arg-type]
+        decode_attention(*case.arguments, **options[1], config=config)  # type: ignore[arg-type]
         torch.testing.assert_close(case.out.float().cpu(), wanted.out, atol=2e-2, rtol=2e-2)
         assert distance(case.out, wanted.out) < 6e-3
         as_written(case.keys.cpu(), wanted.keys.bfloat16())

@@ -3,6 +3,7 @@ import torch
 from torch.nn import functional
 
 from photonlite.errors import SettingsError
+from photonlite.kernels.activations import swiglu
 from photonlite.kernels.fp8 import (
     beside_gelu_fp8,
     fp8_linear,
@@ -11,6 +12,7 @@ from photonlite.kernels.fp8 import (
     quantise_rows,
     quantise_weight,
     require_fp8_linears,
+    swiglu_fp8,
 )
 from photonlite.kernels.reference import norms as reference_norms
 
@@ -46,6 +48,15 @@ def test_gelu_is_taken_of_the_biased_row() -> None:
 
     exact = functional.gelu(x.double() + bias.double(), approximate="tanh")
     assert ((q.double() * scale - exact).norm() / exact.norm()) < 0.04
+
+
+def test_a_gate_is_applied_before_the_row_is_quantised() -> None:
+    torch.manual_seed(3)
+    x = torch.randn(3, 10) * 3
+
+    q, scale = swiglu_fp8(x)
+
+    torch.testing.assert_close(q.float() * scale, swiglu(x), rtol=2**-4, atol=float(scale.max()) * 2**-9)
 
 
 def test_of_two_pieces_the_right_one_is_activated_and_both_share_a_scale() -> None:
@@ -123,7 +134,12 @@ def test_activations_agree_with_the_reference_on_the_device(width: int) -> None:
     x = (torch.randn(9, width + 8, device="cuda", dtype=torch.bfloat16) * 3)[:, :width]
     bias = torch.randn(width, device="cuda", dtype=torch.bfloat16)
 
-    pairs = (gelu_fp8(x, bias), reference_norms.gelu_fp8(x, bias)), (quantise_rows(x), reference_norms.quantise_rows(x))
+    gates = x[:, : width // 2 * 2]
+    pairs = (
+        (gelu_fp8(x, bias), reference_norms.gelu_fp8(x, bias)),
+        (quantise_rows(x), reference_norms.quantise_rows(x)),
+        (swiglu_fp8(gates), reference_norms.swiglu_fp8(gates)),
+    )
 
     for (q, scale), (other_q, other_scale) in pairs:
         torch.testing.assert_close(scale, other_scale, rtol=1e-5, atol=0.0)

@@ -12,7 +12,7 @@ from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 
 EPS = 1e-5
-Case = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, float]
+Case = tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None, float]
 
 
 def case_of(
@@ -80,6 +80,20 @@ def test_what_a_stream_lacks_is_added_without_rounding() -> None:
     assert (normal == exact.to(torch.bfloat16)).float().mean() > 0.99
 
 
+def test_without_a_bias_it_is_an_rms_norm() -> None:
+    x, delta, _, weight, _, eps = case_of(4, 33, 4, torch.float64)
+    assert delta is not None
+
+    total, normal = residual_norm(x, delta, None, weight, None, eps)
+    quantised = residual_norm_fp8(x, delta, None, weight, None, eps)
+
+    wanted = (x + delta) / ((x + delta).square().mean(1, keepdim=True) + eps) ** 0.5 * weight
+    torch.testing.assert_close(total, x + delta)
+    torch.testing.assert_close(normal, wanted)
+    torch.testing.assert_close(shifted_norm(x, delta[0], weight, None, eps)[0], wanted[0])
+    torch.testing.assert_close(quantised[1].double() * quantised[2], wanted, rtol=2**-4, atol=0.05)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
 @pytest.mark.program("tests.kernels.interpreted_norms")
@@ -103,9 +117,12 @@ SIZES = [
 
 @pytest.mark.gpu
 @gpu
+@pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("size", SIZES)
-def test_the_kernel_agrees_with_the_reference_on_the_device(size: tuple[int, int, int]) -> None:
+def test_the_kernel_agrees_with_the_reference_on_the_device(size: tuple[int, int, int], centred: bool) -> None:
     case = case_of(*size, torch.bfloat16, bias=size[2] > 0, device="cuda")
+    if not centred:
+        case = (*case[:4], None, EPS)
     wanted, found = reference_norms.residual_norm(*case), residual_norm(*case)
 
     # Sums in another order may round to the neighbour in bfloat16, and the norm of a row follows.

@@ -45,6 +45,27 @@ def test_every_part_goes_where_it_belongs(heads: tuple[int, int], dim: int, page
         assert int(store.isfinite().all(dim=(-1, -2)).sum()) == count
 
 
+def test_each_pair_is_turned_by_its_axis_behind_the_norm_of_its_head() -> None:
+    torch.manual_seed(1)
+    dim, page = 8, 4
+    h = torch.randn(5, 4 * dim, dtype=torch.float64)  # two heads of queries, one of keys and values
+    positions = torch.randint(0, 100, (5, 3), dtype=torch.int32)
+    axes, gains = torch.tensor([0, 2, 1, 0], dtype=torch.int32), torch.randn(2, dim, dtype=torch.float64)
+    keys, values = (head_major(3, page, 1, dim, torch.float64) for _ in range(2))
+    slots = torch.randperm(12)[:5].int()
+
+    q, _ = rotary_gelu_write(h, positions, slots, table(dim), keys, values, 2, axes=axes, norms=(*gains, 1e-6))
+
+    heads = h.view(5, 4, dim)
+    normal = heads / (heads.square().mean(-1, keepdim=True) + 1e-6) ** 0.5
+    angles = [rotary_table(positions[:, axis], dim, 10_000.0) for axis in axes]
+    cos, sin = (torch.stack([each[which][..., pair] for pair, each in enumerate(angles)], dim=-1) for which in (0, 1))
+    torch.testing.assert_close(q, rotate(normal[:, :2] * gains[0], cos, sin))
+    at = slots.long() // page, slots.long() % page
+    torch.testing.assert_close(keys[at], rotate(normal[:, 2:3] * gains[1], cos, sin))
+    assert torch.equal(values[at], heads[:, 3:])
+
+
 def test_nothing_is_stored_without_slots() -> None:
     keys, values = (head_major(3, 4, 1, 4, torch.float32) for _ in range(2))
     q, _ = rotary_gelu_write(torch.randn(2, 14), torch.tensor([3, 4]).int(), None, table(2), keys, values, 1)
@@ -90,7 +111,7 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(
     wanted = reference.rotary_gelu_write(*case, *truth, heads, **scales)
 
     moved = places.cuda()
-    found = rotary_gelu_write(h.cuda(), moved[:, 0], moved[:, 1], case[3].cuda(), *mine, heads, **scales)
+    found = rotary_gelu_write(h.cuda(), moved[:, 0], moved[:, 1], case[3].cuda(), *mine, heads, **scales)  # type: ignore[arg-type]
 
     close = {"atol": 1e-2, "rtol": 1e-2}
     torch.testing.assert_close(found[0].cpu(), wanted[0], **close)

@@ -1,8 +1,13 @@
 """Attention over keys and values that lie in pages, in PyTorch; see the modules of the same names in `kernels`."""
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+HeadNorms: TypeAlias = tuple[Tensor, Tensor, float]
+"""RMS norms of every head before it is rotated: weight of queries [D], of keys [D], and eps."""
 
 FP8 = torch.float8_e4m3fn  # three bits of mantissa, normal from 2**-6 to 448, no infinities
 
@@ -65,14 +70,16 @@ def paged_attention(
 
 def decode_attention(
     qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor, slots: Tensor,
-    out: Tensor, *, k_scale: float = 1.0, v_scale: float = 1.0,
+    out: Tensor, *, turns: Tensor | None = None, norms: HeadNorms | None = None,
+    k_scale: float = 1.0, v_scale: float = 1.0,
 ) -> None:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     heads = qkv.view(len(qkv), -1, dim)
     q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
-    cos, sin = rotary[:, positions.long(), None]  # [B, 1, R / 2]
-    write_kv(keys, values, _rotated(k, cos, sin), v, slots.long(), k_scale, v_scale)
-    q = _rotated(q, cos, sin)
+    q, k = _normed_heads(q, k, norms)
+    cos, sin = rotary[:, (positions if turns is None else turns).long(), None]  # [B, 1, R / 2]
+    write_kv(keys, values, _rotated(k, cos, sin).to(v.dtype), v, slots.long(), k_scale, v_scale)
+    q = _rotated(q, cos, sin).to(v.dtype)
     out.copy_(paged_attention(q, keys, values, page_table, positions + 1, k_scale, v_scale).flatten(1))
 
 
@@ -103,16 +110,31 @@ def paged_prefill_attention(
 
 def rotary_gelu_write(
     h: Tensor, positions: Tensor, slots: Tensor | None, rotary: Tensor, keys: Tensor, values: Tensor, heads: int,
-    *, k_scale: float = 1.0, v_scale: float = 1.0,
+    *, axes: Tensor | None = None, norms: HeadNorms | None = None, k_scale: float = 1.0, v_scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     width = (heads + 2 * kv_heads) * dim
     q, k, v = h[:, :width].reshape(len(h), -1, dim).split_with_sizes((heads, kv_heads, kv_heads), dim=1)
-    cos, sin = rotary[:, positions.long(), None]  # [T, 1, R / 2]
+    q, k = _normed_heads(q, k, norms)
+    if axes is None:
+        cos, sin = rotary[:, positions.long(), None]  # [T, 1, R / 2]
+    else:
+        pairs = torch.arange(len(axes), device=h.device)
+        cos, sin = rotary[:, positions[:, axes.long()].long(), pairs][:, :, None]
     if slots is not None:
-        write_kv(keys, values, _rotated(k, cos, sin), v, slots.long(), k_scale, v_scale)
+        write_kv(keys, values, _rotated(k, cos, sin).to(v.dtype), v, slots.long(), k_scale, v_scale)
     inside = functional.gelu(h[:, width:], approximate="tanh")
-    return _rotated(q, cos, sin), torch.cat((h.new_empty(len(h), heads * dim), inside), dim=1)
+    return _rotated(q, cos, sin).to(h.dtype), torch.cat((h.new_empty(len(h), heads * dim), inside), dim=1)
+
+
+def _normed_heads(q: Tensor, k: Tensor, norms: HeadNorms | None) -> tuple[Tensor, Tensor]:
+    """Apply the RMS norms of heads, if there are any; the result is as wide as the arithmetic, at least float32."""
+    if norms is None:
+        return q, k
+    *weights, eps = norms
+    wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k)]
+    q, k = (functional.rms_norm(x, x.shape[-1:], w.to(x.dtype), eps) for x, w in zip(wide, weights, strict=True))
+    return q, k
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -11,24 +11,21 @@ LEAST_SCALE = 1e-12  # scale of a row of zeros: anything above 0 works
 
 
 def residual_norm(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     total, normal = _normalised(x, delta, delta_bias, weight, bias, eps)
     return total, normal.to(x.dtype)
 
 
 def residual_norm_fp8(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     total, normal = _normalised(x, delta, delta_bias, weight, bias, eps)
     return total, *quantise_rows(normal)
 
 
-def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    wide = _at_least_float32(x)
-    return functional.layer_norm(
-        wide + shift, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), eps
-    ).to(x.dtype)  # fmt: skip
+def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    return _norm(_at_least_float32(x) + shift, weight, bias, eps).to(x.dtype)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,6 +36,15 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def gelu_fp8(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     return quantise_rows(_activated(x, bias))
+
+
+def swiglu(x: Tensor) -> Tensor:
+    gate, value = _at_least_float32(x).chunk(2, dim=1)
+    return (functional.silu(gate) * value).to(x.dtype)
+
+
+def swiglu_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    return quantise_rows(swiglu(_at_least_float32(x)))
 
 
 def beside_gelu_fp8(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,13 +59,18 @@ def fp8_linear(
 
 
 def _normalised(
-    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, delta: Tensor | None, delta_bias: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     if delta is not None:
         total = _at_least_float32(x) + _at_least_float32(delta).repeat(len(x) // len(delta), 1)
         x = (total if delta_bias is None else total + delta_bias).to(x.dtype)
-    wide = _at_least_float32(x)
-    return x, functional.layer_norm(wide, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), eps)
+    return x, _norm(_at_least_float32(x), weight, bias, eps)
+
+
+def _norm(wide: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    if bias is None:
+        return functional.rms_norm(wide, weight.shape, weight.to(wide.dtype), eps)
+    return functional.layer_norm(wide, weight.shape, weight.to(wide.dtype), bias.to(wide.dtype), eps)
 
 
 def _activated(x: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,10 +12,12 @@ def small_batch_gemm(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    norm: tuple[Tensor, Tensor, float] | None = None,
+    norm: tuple[Tensor, Tensor | None, float] | None = None,
     gelu: bool = False,
 ) -> Tensor:
-    if norm is not None:
+    if norm is not None and norm[1] is None:
+        x = functional.rms_norm(x, x.shape[-1:], norm[0], norm[2])
+    elif norm is not None:
         x = functional.layer_norm(x, x.shape[-1:], *norm)
     result = functional.linear(x, weight, bias)
     return functional.gelu(result, approximate="tanh") if gelu else result
