@@ -1,15 +1,15 @@
-"""`photonlite models`: the shipped checkpoint, those in the Hub cache, and known ones on the Hub."""
+"""`photonlite models`: the shipped checkpoint, those in the Hub cache, known ones on the Hub, and all families."""
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from photonlite.cli.run import to_json
 from photonlite.errors import ConfigError, ModelNotFoundError
-from photonlite.models.loading import KNOWN_MODELS, shipped_checkpoint
-from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.families import FAMILIES, KNOWN_MODELS, family_of
+from photonlite.models.loading import shipped_checkpoint
 
 
 def run_models(options: argparse.Namespace) -> int:
@@ -21,11 +21,18 @@ def run_models(options: argparse.Namespace) -> int:
         for checkpoint in checkpoints:
             print(to_json(checkpoint))
         return 0
-    rows = [("MODEL", "WHERE", "SIZE", "SKILLS"), *map(_row, checkpoints)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    _print_table(("MODEL", "WHERE", "SIZE", "SKILLS"), map(_row, checkpoints))
+    print()
+    families = ((one.title, ", ".join(one.model_types), " ".join(one.skills)) for one in FAMILIES.values())
+    _print_table(("FAMILY", "MODEL_TYPE IN CONFIG.JSON", "SKILLS"), families)
     return 0
+
+
+def _print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    table = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _checkpoint(
@@ -64,8 +71,10 @@ def _skills(folder: Path) -> tuple[str, ...]:
     """Return the skills in a checkpoint's configuration; none if photonlite does not run it."""
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        # from_dict takes a configuration without a family for a Moondream 2.
-        return MoondreamConfig.from_dict(raw).tokenizer.skills if "model_type" in raw else ()
+        if "model_type" not in raw:  # a configuration without a type would be taken for a Moondream 2
+            return ()
+        family = family_of(raw)
+        return family.skills_of(family.read_config(folder, raw))
     except (OSError, ValueError, TypeError, AttributeError, ConfigError):
         return ()
 

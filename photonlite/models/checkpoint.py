@@ -1,15 +1,13 @@
-"""Loading a checkpoint by name: files, tokenizer, weights and prompts."""
+"""Loading a checkpoint by name."""
 
 import os
 from dataclasses import dataclass
 
 import torch
 
+from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
 from photonlite.models.loading import resolve
-from photonlite.models.moondream.prompts import MoondreamPrompts
-from photonlite.models.moondream.weights import load_model
-from photonlite.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,7 @@ class LoadedModel:
 
     name: str
     model: Model
-    prompts: MoondreamPrompts
+    prompts: Prompts
 
 
 def load_checkpoint(
@@ -26,12 +24,5 @@ def load_checkpoint(
 ) -> LoadedModel:
     """Load a model in evaluation mode; for names and errors see `loading.resolve`."""
     files = resolve(name, revision=revision)
-    config = files.config
-    tokenizer = Tokenizer(
-        files.tokenizer,
-        vocab_size=config.text.vocab_size,
-        controls_to=config.family.controls_to,
-        control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
-    )
-    model = load_model(files.weights, config, device=device, dtype=dtype)
-    return LoadedModel(files.name, model, MoondreamPrompts(config, tokenizer))
+    model, prompts = files.family.load(files.config, files.tokenizer, files.weights, device=device, dtype=dtype)
+    return LoadedModel(files.name, model, prompts)

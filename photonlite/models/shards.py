@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SINGLE_NAME = "model.safetensors"
+CONFIG_NAME = "config.json"
+TOKENIZER_NAME = "tokenizer.json"
 INDEX_NAME = "model.safetensors.index.json"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pickle", ".pkl"})
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}

@@ -1,11 +1,11 @@
-"""What skills share: the interface of a checkpoint, checks of input, room in the context, reading of tokens, scores."""
+"""What skills share: checks of input, room in the context, reading of tokens, scores."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
-from photonlite.grammar.decoding.grammars import PathIds, Vocabulary
+from photonlite.grammar.prompts import Places, Prompts
 from photonlite.request import Completion, Token
 from photonlite.results import Box, Detections, Point, Points, Segments
 from photonlite.results.spatial import ResultInfo
@@ -19,48 +19,6 @@ SpatialRefs: TypeAlias = Sequence[Sequence[float] | Mapping[str, Any] | Box | Po
 
 Also a whole result of `detect`, `point` or `segment`, or one of its entries.
 """
-
-Places: TypeAlias = Sequence[Sequence[float]]
-"""Spatial references as numbers."""
-
-
-class TokenDecoder(Protocol):
-    """Turns ids into text one by one, never half a character."""
-
-    def feed(self, token_id: int, /) -> str: ...
-    def flush(self) -> str: ...
-
-
-class Prompts(Protocol):
-    """What skills need of a checkpoint: prompts, the ids of grammars, text. Each family implements it."""
-
-    @property
-    def skills(self) -> tuple[str, ...]: ...
-    @property
-    def max_context(self) -> int: ...
-    @property
-    def prefix_length(self) -> int:
-        """Positions of BOS and one image."""
-        ...
-
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-    @property
-    def path_ids(self) -> PathIds: ...
-    def caption(self, length: str) -> tuple[Token, ...]: ...
-    def query(self, question: str, *, reasoning: bool, refs: Places) -> tuple[Token, ...]: ...
-    def detect(self, subject: str) -> tuple[Token, ...]: ...
-    def point(self, subject: str, *, refs: Places) -> tuple[Token, ...]: ...
-    def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]: ...
-    def spell(self, text: str) -> tuple[int, ...]:
-        """Spell text as the model writes it, without special ids."""
-        ...
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special ids have none."""
-        ...
-
-    def detokenizer(self) -> TokenDecoder: ...
 
 
 def clean_text(text: object, what: str, limit: int) -> str:

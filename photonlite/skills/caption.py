@@ -4,10 +4,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Unpack
 
 from photonlite.grammar.decoding.grammars import TextGrammar
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption
 from photonlite.results.text import TextInfo
-from photonlite.skills.base import Prompts, TextReader, read_text, room_after
+from photonlite.skills.base import TextReader, read_text, room_after
 
 
 def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Request:

@@ -1,9 +1,10 @@
 """Find every instance of an object: boxes."""
 
 from photonlite.grammar.decoding.grammars import DetectGrammar
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Detections
-from photonlite.skills.base import Prompts, box, clean_object, groups, room_after, score, spatial_info
+from photonlite.skills.base import box, clean_object, groups, room_after, score, spatial_info
 
 
 def build(prompts: Prompts, subject: str, *, settings: SamplingSettings) -> Request:

@@ -1,10 +1,10 @@
 """Point at every instance of an object."""
 
 from photonlite.grammar.decoding.grammars import PointGrammar
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Points
 from photonlite.skills.base import (
-    Prompts,
     SpatialRefs,
     clamp,
     clean_object,

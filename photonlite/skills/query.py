@@ -14,12 +14,12 @@ from typing import Any, Self, Unpack
 
 from photonlite.errors import SpatialRefError
 from photonlite.grammar.decoding.grammars import ReasoningGrammar, TextGrammar, Vocabulary
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
 from photonlite.skills.base import (
     MAX_QUESTION_CHARACTERS,
-    Prompts,
     SpatialRefs,
     TextReader,
     clean_refs,

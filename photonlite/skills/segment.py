@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, SegmentGrammar
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Segments
 from photonlite.results.svg import path_to_polygon
 from photonlite.skills.base import (
-    Prompts,
     SpatialRefs,
     box,
     clean_object,

@@ -1,8 +1,8 @@
 """A tiny question through every skill and every head, which finds checkpoints that compute NaN."""
 
 from photonlite.errors import UnsupportedSkillError
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Allowed, Request, SamplingSettings, Token
-from photonlite.skills.base import Prompts
 from photonlite.skills.encode import FixedGrammar
 
 

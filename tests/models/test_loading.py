@@ -14,7 +14,9 @@ from huggingface_hub import constants, errors
 
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models import loading
-from photonlite.models.loading import STARMIE_REPO, fetch, resolve, shipped_checkpoint
+from photonlite.models.hub import fetch
+from photonlite.models.loading import resolve, shipped_checkpoint
+from photonlite.models.moondream.checkpoint import STARMIE_REPO
 from tests.models.checkpoints import GOLDEN, golden_tensors, in_hub_cache, make_folder, shard
 
 REPO = "someone/tiny"
@@ -283,7 +285,7 @@ def test_offline_without_a_cache_entry_explains_how_to_fetch(
 
 def test_the_environment_names_the_cache_and_forbids_the_network(tmp_path: Path) -> None:
     snapshot = in_hub_cache(tmp_path / "hub", REPO, make_folder(tmp_path / "model"))
-    code = f"from photonlite.models.loading import fetch; print(fetch({REPO!r}, ['*']))"
+    code = f"from photonlite.models.hub import fetch; print(fetch({REPO!r}, ['*']))"
     variables = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | variables
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

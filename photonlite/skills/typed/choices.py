@@ -18,9 +18,9 @@ from typing import Any
 from photonlite.errors import CapacityError
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.choices import ChoiceGrammar, ChoiceTrie
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results.text import TokenReader
-from photonlite.skills.base import Prompts
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import ChoicesForm
 from photonlite.skills.typed.question import DeferredRequest

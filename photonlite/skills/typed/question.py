@@ -22,12 +22,13 @@ from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.grammars import BudgetedGrammar, ReasoningGrammar
 from photonlite.grammar.decoding.typed import TypedGrammar, UniqueNamesGrammar
+from photonlite.grammar.prompts import Prompts
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
 from photonlite.settings import plain
-from photonlite.skills.base import Prompts, box, clamp, read_text, score
+from photonlite.skills.base import box, clamp, read_text, score
 from photonlite.skills.encode import FixedGrammar
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import Form, TextForm, complaint

@@ -1,0 +1,73 @@
+"""The families of models, by the `model_type` of a checkpoint's config.json.
+
+A family is a folder beside this file; its module `checkpoint` has the functions of `Family`. Nothing else in photonlite
+names a family.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+
+from photonlite.errors import ConfigError
+from photonlite.grammar.prompts import Prompts
+from photonlite.models.base import Model
+
+
+class Family(Protocol):
+    """What a family's module `checkpoint` does; each family has a configuration of its own type."""
+
+    def read_config(self, folder: Path, raw: Mapping[str, Any]) -> Any:
+        """Return the configuration in a folder's config.json, whose content is `raw`; ConfigError if it is invalid."""
+
+    def find_tokenizer(self, folder: Path, config: Any) -> Path:
+        """Return the tokenizer.json of a checkpoint, fetched where another one is needed; CheckpointError if none."""
+
+    def skills_of(self, config: Any) -> tuple[str, ...]:
+        """Return what a checkpoint can do, from its configuration."""
+
+    def load(
+        self, config: Any, tokenizer: Path, weights: Sequence[Path], *, device: torch.device, dtype: torch.dtype
+    ) -> tuple[Model, Prompts]:
+        """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files."""
+
+
+@dataclass(frozen=True)
+class FamilyEntry:
+    """A family in the table below."""
+
+    title: str
+    model_types: tuple[str, ...]
+    skills: tuple[str, ...]  # of its public checkpoints
+    known: Mapping[str, str] = field(default_factory=dict)  # Hub ids that were tested, with a description
+
+
+FAMILIES = {
+    "moondream": FamilyEntry(
+        title="Moondream 2 and 3, and the shipped checkpoint",
+        model_types=("moondream2", "moondream", "moondream1", "moondream3", "photonlite_nano"),
+        skills=("caption", "query", "detect", "point", "segment"),
+        known={"vikhyatk/moondream2": "Moondream 2: detect, point, caption, query; 1.9 B parameters"},
+    ),
+}
+"""Families by the name of their folder."""
+
+KNOWN_MODELS = {name: text for entry in FAMILIES.values() for name, text in entry.known.items()}
+"""Hub ids that were tested, with a description."""
+
+_UNNAMED = "moondream"  # early releases of this family alone have no model_type
+
+
+def family_of(raw: Mapping[str, Any]) -> Family:
+    """Return the family of a config.json; ConfigError, which names the known types, where there is none."""
+    inner = raw.get("config")
+    kind = (inner.get("model_type") if isinstance(inner, Mapping) else None) or raw.get("model_type")
+    names = [name for name, entry in FAMILIES.items() if kind in entry.model_types] if kind else [_UNNAMED]
+    if not names:
+        known = ", ".join(kind for entry in FAMILIES.values() for kind in entry.model_types)
+        raise ConfigError(f"model_type {str(kind)!r:.60} is of no family that photonlite knows; it knows {known}")
+    # Imported by name when it is needed: a family may bring slow imports, which others must not wait for.
+    return cast(Family, importlib.import_module(f"photonlite.models.{names[0]}.checkpoint"))

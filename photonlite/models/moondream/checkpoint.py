@@ -1,0 +1,72 @@
+"""From the files of a Moondream checkpoint to a model: `models.families.Family`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from photonlite.errors import CheckpointError, ModelNotFoundError
+from photonlite.models.hub import fetch
+from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.prompts import MoondreamPrompts
+from photonlite.models.moondream.weights import load_model
+from photonlite.models.shards import TOKENIZER_NAME, read_json
+from photonlite.models.tokenizer import Tokenizer
+
+STARMIE_REPO = "moondream/starmie-v1"
+_STARMIE_FAMILIES = frozenset({"moondream2", "moondream3"})
+"""Their public releases, recognised by the size of the vocabulary, have an outdated tokenizer or none."""
+
+_END_OF_TEXT = "<|endoftext|>"
+
+
+def read_config(folder: Path, raw: Mapping[str, Any]) -> MoondreamConfig:
+    return MoondreamConfig.from_dict(raw)
+
+
+def skills_of(config: MoondreamConfig) -> tuple[str, ...]:
+    return config.tokenizer.skills
+
+
+def find_tokenizer(folder: Path, config: MoondreamConfig) -> Path:
+    """Return the tokenizer.json of a folder, or that of `STARMIE_REPO` for a release."""
+    path = folder / TOKENIZER_NAME
+    released = config.family.name in _STARMIE_FAMILIES and config.text.vocab_size == RELEASED_VOCAB_SIZE
+    if released and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
+        return _starmie(path)
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
+    return path
+
+
+def load(
+    config: MoondreamConfig, tokenizer: Path, weights: Sequence[Path], *, device: torch.device, dtype: torch.dtype
+) -> tuple[MoondreamModel, MoondreamPrompts]:
+    words = Tokenizer(
+        tokenizer,
+        vocab_size=config.text.vocab_size,
+        controls_to=config.family.controls_to,
+        control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
+    )
+    return load_model(weights, config, device=device, dtype=dtype), MoondreamPrompts(config, words)
+
+
+def _end_of_text_id(path: Path) -> int | None:
+    added = read_json(path, CheckpointError).get("added_tokens") or []
+    return next((token.get("id") for token in added if token.get("content") == _END_OF_TEXT), None)
+
+
+def _starmie(path: Path) -> Path:
+    """Return the tokenizer of `STARMIE_REPO`, in place of one that is missing or older than the weights."""
+    try:
+        found = fetch(STARMIE_REPO, [TOKENIZER_NAME]) / TOKENIZER_NAME
+    except ModelNotFoundError as cause:
+        raise ModelNotFoundError(
+            f"{path} is missing or older than the weights, and the right one could not be had from {STARMIE_REPO}: "
+            f"{cause}. Or put the {TOKENIZER_NAME} of {STARMIE_REPO} beside the weights"
+        ) from cause
+    if not found.is_file():
+        raise CheckpointError(f"{STARMIE_REPO} in the Hub cache lacks {TOKENIZER_NAME}: `hf download {STARMIE_REPO}`")
+    return found
