@@ -66,7 +66,7 @@ class SelfAttention(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """``weight * x / rms(x)``, normalised in float32 and rounded before the weight, as the public models do."""
+    """``weight * x / rms(x)``, normalised in float32 at least, rounded before the weight as the public models do."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
         normalized = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return self.weight * normalized.to(x.dtype)
 

@@ -1,0 +1,1 @@
+"""The Qwen-VL decoder on fused kernels, with the same weights and the results of the modules beside this folder."""

@@ -1,0 +1,53 @@
+"""Weights of decoder blocks as fused kernels take them: those of the plain modules, which are joined already."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels.reference.attention import HeadNorms
+from photonlite.models.qwen.config import TextConfig
+from photonlite.models.qwen.text import DecoderBlock, TextDecoder, rotary_table
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWeights:
+    """A decoder block's weights; linear layers without a bias have none."""
+
+    gain_in: Tensor  # [dim]: weight of the RMS norm in front of attention
+    w_qkv: Tensor  # [(H + 2 H_kv) D, dim]
+    b_qkv: Tensor | None  # [(H + 2 H_kv) D]
+    norms: HeadNorms | None  # of queries and keys
+    w_proj: Tensor  # [dim, H D]
+    gain_mlp: Tensor  # [dim]: weight of the RMS norm in front of the MLP
+    w_gate_up: Tensor  # [2 ff, dim], gates first
+    w_down: Tensor  # [dim, ff]
+    eps: float  # of both norms
+
+
+def block_weights(text: TextDecoder) -> tuple[BlockWeights, ...]:
+    return tuple(_weights(block) for block in text.blocks if isinstance(block, DecoderBlock))
+
+
+def _weights(block: DecoderBlock) -> BlockWeights:
+    attn, mlp = block.attn, block.mlp
+    norms = None
+    if attn.q_norm is not None and attn.k_norm is not None:
+        norms = attn.q_norm.weight.detach(), attn.k_norm.weight.detach(), attn.q_norm.eps
+    return BlockWeights(
+        gain_in=block.norm1.weight.detach(),
+        w_qkv=attn.qkv.weight.detach(),
+        b_qkv=None if attn.qkv.bias is None else attn.qkv.bias.detach(),
+        norms=norms,
+        w_proj=attn.proj.weight.detach(),
+        gain_mlp=block.norm2.weight.detach(),
+        w_gate_up=mlp.gate_up.weight.detach(),
+        w_down=mlp.down.weight.detach(),
+        eps=block.norm1.eps,
+    )
+
+
+def rotary_rows(config: TextConfig, device: torch.device) -> Tensor:
+    """Return cosines and sines of every position of the context, float32 ``[2, positions, D / 2]``."""
+    positions = torch.arange(config.max_context, device=device).expand(3, -1)
+    return torch.stack(rotary_table(positions, config)).squeeze(2).contiguous()
