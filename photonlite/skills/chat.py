@@ -1,0 +1,97 @@
+"""Conversations: messages as OpenAI's clients write them, with images in turns of the user.
+
+```
+[{"role": "system", "content": "Be brief."},
+ {"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": "How many mugs?"}]},
+ {"role": "assistant", "content": "Three."},
+ {"role": "user", "content": "And plates?"}]
+```
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from photonlite.errors import PromptError
+from photonlite.request import Turn
+
+MAX_TURNS: Final = 1024
+"""Turns of a conversation, and parts of a turn."""
+
+Message: TypeAlias = Mapping[str, Any]
+
+_ROLES: Final[Mapping[str, Literal["system", "user", "assistant"]]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Turns of text, and the images that stand in them, in their order."""
+
+    turns: tuple[Turn, ...]
+    images: tuple[Any, ...]
+
+
+def read_messages(messages: Sequence[Message]) -> Conversation:
+    """Check messages and take out their images; raises a PromptError that names the message.
+
+    A part is text, `{"type": "text", "text": ...}`, `{"type": "image", "image": ...}` with anything that stands for an
+    image, or `{"type": "image_url", "image_url": {"url": ...}}`.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise PromptError(
+            f"messages is of type {type(messages).__name__}: give a list of messages with role and content"
+        )
+    if not 0 < len(messages) <= MAX_TURNS:
+        raise PromptError(f"there are {len(messages)} messages: give 1 to {MAX_TURNS}")
+    images: list[Any] = []
+    turns = tuple(_turn(message, f"message {place}", images) for place, message in enumerate(messages, 1))
+    if any(turn.role == "system" for turn in turns[1:]):
+        raise PromptError("a system message stands behind others: put it first, or join it to the first one")
+    if turns[-1].role != "user":
+        raise PromptError(f"the last message is the {turns[-1].role}'s: it must be the user's, with the question")
+    if not any(part and part.strip() for part in turns[-1].parts):
+        raise PromptError("the last message holds no text: ask something")
+    return Conversation(turns, tuple(images))
+
+
+def _turn(message: Message, where: str, images: list[Any]) -> Turn:
+    if not isinstance(message, Mapping):
+        raise PromptError(f"{where} is of type {type(message).__name__}: give a dict with role and content")
+    role = _ROLES.get(known) if isinstance(known := message.get("role"), str) else None
+    if role is None:
+        raise PromptError(f"{where} has the role {message.get('role')!r:.60}: it is one of {', '.join(_ROLES)}")
+    content = message.get("content")
+    parts = [content] if isinstance(content, str) else content
+    if isinstance(parts, bytes | Mapping) or not isinstance(parts, Sequence):
+        raise PromptError(f"the content of {where} is of type {type(content).__name__}: give text or a list of parts")
+    if len(parts) > MAX_TURNS:
+        raise PromptError(f"{where} has {len(parts)} parts, over the limit of {MAX_TURNS}")
+    found = len(images)
+    texts = tuple(_part(part, where, images) for part in parts)
+    if role != "user" and len(images) > found:
+        raise PromptError(f"{where} is the {role}'s and holds an image: only turns of the user may, move it there")
+    return Turn(role, texts)
+
+
+def _part(part: object, where: str, images: list[Any]) -> str | None:
+    """Return the text of a part; None for an image, which is added to the list."""
+    if isinstance(part, str):
+        return part
+    given: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
+    kind = given.get("type")
+    value = given.get(kind) if isinstance(kind, str) else None
+    if kind == "text" and isinstance(value, str):
+        return value
+    if kind == "image_url" and isinstance(value, Mapping):
+        value = value.get("url")
+    if kind in ("image", "image_url") and value is not None:
+        images.append(value)
+        return None
+    raise PromptError(
+        f'{where} has the part {part!r:.80}: give {{"type": "text", "text": ...}} or {{"type": "image", "image": ...}}'
+    )
