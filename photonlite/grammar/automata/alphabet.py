@@ -17,3 +17,5 @@ RESERVED = (START, STOP, *NATIVE)
 # Patterns of a point (x, y) and of a box (x and y of its centre, size).
 POINT = "\x04\x04"
 BOX = "\x04\x04\x05"
+# The same as lists of whole numbers, for checkpoints without coordinate heads: a box from its corners.
+LISTED_POINT, LISTED_BOX = "[\x04, \x04]", "[\x04, \x04, \x04, \x04]"

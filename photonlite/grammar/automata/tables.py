@@ -30,6 +30,8 @@ class SpecialIds:
     coordinate: int | None  # None where the checkpoint has none
     size: int | None
     vocab_size: int
+    # Of 0 to 9, where places are whole numbers in text: `coordinate` then stands for a number, and never comes.
+    digits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ def compile_with(pieces: Sequence[bytes], ids: SpecialIds) -> Callable[[GrammarS
 
     def build(spec: GrammarSpec) -> AutomatonTables:
         if spec.kind == "schema":
-            pattern, free_names = read_schema(json.loads(spec.source))
+            pattern, free_names = read_schema(json.loads(spec.source), listed=bool(ids.digits))
         else:
             pattern, free_names = (spec.source, False) if spec.kind == "regex" else (ANY_OBJECT, True)
         dfa = compile_dfa(pattern, native=spec.kind != "regex")

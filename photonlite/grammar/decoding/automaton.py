@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from photonlite.grammar.automata.alphabet import COORDINATE
 from photonlite.grammar.automata.tables import AutomatonTables
 from photonlite.request import Allowed
 
@@ -55,15 +56,28 @@ class Automaton:
         self._width = tables.delta.shape[1]
         self._column = tables.column.tobytes()
         self._row_of = np.ascontiguousarray(tables.row_of).reshape(-1).data
-        self._allowed: list[Allowed | None] = [None] * len(tables.rows)
+        self._allowed: list[Allowed | None] = [None] * (2 * len(tables.rows))  # the second half with digits
         self._longer = tables.longer.data
-        self.complete = tables.complete.tobytes()
-        self.distance = tables.distance.data
+        self._complete = tables.complete.tobytes()
+        self._distance = tables.distance.data
 
     @property
     def shortest(self) -> int:
         """Tokens of the shortest answer: a smaller budget holds none."""
-        return self.distance[self.start]
+        return self._distance[self.start]
+
+    def is_complete(self, state: int) -> bool:
+        """Whether an answer must end there."""
+        return bool(self._complete[state])
+
+    def distance(self, state: int) -> int:
+        """Return the tokens of the shortest way to the end."""
+        return self._distance[state]
+
+    def expects_number(self, state: int) -> bool:
+        """Whether a coordinate may stand there."""
+        target: int = self._delta[state * self._width + self._column[COORDINATE]]
+        return target >= 0
 
     def letters(self, token_id: int) -> bytes:
         return self._special.get(token_id) or self.pieces[token_id]
@@ -77,18 +91,20 @@ class Automaton:
                 return DEAD_END
         return state
 
-    def allowed(self, state: int, left: int) -> Allowed:
-        """Return what may stand in a state with `left` tokens left, at least its `distance`."""
-        over = left - self.distance[state]
+    def allowed(self, state: int, left: int, *, digits: bool = False) -> Allowed:
+        """Return what may stand in a state with `left` tokens left, at least its `distance`; with digits on request."""
+        over = left - self._distance[state]
         row = self._row_of[3 * state + (0 if over > self._longer[state] else 1 if over > 0 else 2)]
-        allowed = self._allowed[row]
+        place = row + digits * len(self.tables.rows)
+        allowed = self._allowed[place]
         if allowed is None:
-            allowed = self._allowed[row] = self._make(row)
+            made = self._make(row)
+            allowed = self._allowed[place] = _with_digits(made, self.tables.ids.digits) if digits else made
         return allowed
 
     def limits(self, state: int, left: int) -> bool:
         """Whether having only `left` tokens left excludes a token that the grammar alone allows."""
-        over = left - self.distance[state]
+        over = left - self._distance[state]
         rows = self._row_of
         if over > self._longer[state]:
             return False
@@ -102,3 +118,14 @@ class Automaton:
             index if index is not None and allowed.permits(index) else None for index in (ids.coordinate, ids.size)
         )
         return replace(allowed, coordinate=coordinate, size=size)
+
+
+def _with_digits(allowed: Allowed, digits: tuple[int, ...]) -> Allowed:
+    """Allow digits as well, and ask for the probabilities of those only: what else may stand there may be much."""
+    if allowed.mask is None:
+        return Allowed((*digits, *(allowed.ids or ())), scored=digits)
+    mask = allowed.mask.copy()
+    bits = mask.view(np.uint32)
+    for index in digits:
+        bits[index >> 5] |= np.uint32(1 << (index & 31))
+    return Allowed(mask=mask, scored=digits)

@@ -115,9 +115,8 @@ class ItemsGrammar(BudgetedGrammar):
         """Read the whole items of an answer, in its order.
 
         The score of an item is the probability that there is one more, times the geometric mean over its numbers of
-        the probability mass around them. The mass of a number is the product over its digits, and over its end, of the
-        probability of what was chosen; a digit's counts those that change the number by at most `NEAR_SHARE` of its
-        bound as well. All are the model's probabilities at temperature 1, among what the grammar allows.
+        the probability mass around them: see `number_mass`, times the probability that the number ends where it does.
+        All are the model's probabilities at temperature 1, among what the grammar allows.
         """
         place = _Place(self.form, self.bounds)
         found: list[Item] = []
@@ -135,7 +134,7 @@ class ItemsGrammar(BudgetedGrammar):
             if in_number:
                 scores = dict(zip(choice, token.scores, strict=False))
                 ends = sum(score for one, score in scores.items() if one not in self.form.digits) if scores else 1.0
-                masses.append(_mass(digits, self.form.digits, bound) * ends)
+                masses.append(number_mass(digits, self.form.digits, bound) * ends)
                 digits = []
                 chosen /= max(ends, _TINY)
             if len(found) < place.items:
@@ -145,8 +144,11 @@ class ItemsGrammar(BudgetedGrammar):
         return found
 
 
-def _mass(chosen: Sequence[Token], digits: Ids, bound: int) -> float:
-    """Return the product over the digits of a number of the probability of those near the chosen one."""
+def number_mass(chosen: Sequence[Token], digits: Ids, bound: int) -> float:
+    """Return the product over the digits of a number of the probability of those near the chosen one.
+
+    Near are digits that change the number by at most `NEAR_SHARE` of its bound.
+    """
     mass = 1.0
     for place, token in enumerate(chosen):
         reach = NEAR_SHARE * bound / 10 ** (len(chosen) - 1 - place)

@@ -21,6 +21,7 @@ import numpy as np
 from photonlite.errors import GrammarError
 from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.decoding.grammars import BudgetedGrammar
+from photonlite.grammar.decoding.numbers import NumberAutomaton
 from photonlite.request import Allowed, Token
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
@@ -31,7 +32,7 @@ _BRACE: Final = _OPENING[0]
 class TypedGrammar(BudgetedGrammar):
     """An answer that an automaton accepts, complete before its budget ends; no end id where nothing may follow."""
 
-    def __init__(self, automaton: Automaton, budget: int) -> None:
+    def __init__(self, automaton: Automaton | NumberAutomaton, budget: int) -> None:
         super().__init__(budget)
         if budget < automaton.shortest:
             raise GrammarError(
@@ -42,7 +43,7 @@ class TypedGrammar(BudgetedGrammar):
         self._end = automaton.tables.ids.end
         self._state = automaton.start
         self._limited = False
-        if self._automaton.complete[self._state]:
+        if automaton.is_complete(self._state):
             self._finish_reason = "stop"  # only the empty text is an answer
 
     @property
@@ -57,7 +58,7 @@ class TypedGrammar(BudgetedGrammar):
         self._limited = self._limited or self._automaton.limits(self._state, self._held_back(self._left + 1))
         if token.id != self._end:
             self._state = self._automaton.after(self._state, token.id)
-            if not self._automaton.complete[self._state]:
+            if not self._automaton.is_complete(self._state):
                 return None
         return "length" if self._limited else "stop"
 
@@ -127,7 +128,7 @@ def _ends_in_escape(text: bytes) -> bool:
 class UniqueNamesGrammar(TypedGrammar):
     """JSON whose objects never repeat a name, see the module; GrammarError if the budget has no room for a new one."""
 
-    def __init__(self, automaton: Automaton, budget: int) -> None:
+    def __init__(self, automaton: Automaton | NumberAutomaton, budget: int) -> None:
         super().__init__(automaton, budget)
         self._pieces = automaton.pieces
         self._quotes = _quotes(automaton.pieces)
@@ -166,7 +167,7 @@ class UniqueNamesGrammar(TypedGrammar):
         return super()._advance(token)
 
     def _held_back(self, left: int) -> int:
-        return left - 1 if left > self._automaton.distance[self._state] else left
+        return left - 1 if left > self._automaton.distance(self._state) else left
 
     def _repeating(self, allowed: Allowed) -> list[int]:
         """Return the tokens that would end a name for the second time, and perhaps some that are not allowed anyway."""

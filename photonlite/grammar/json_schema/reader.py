@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
-from photonlite.grammar.automata.alphabet import BOX, POINT
+from photonlite.grammar.automata.alphabet import BOX, LISTED_BOX, LISTED_POINT, POINT
 from photonlite.grammar.json_schema.disjoint import disjoint, tags_of
 from photonlite.grammar.json_schema.keywords import (
     ANNOTATIONS,
@@ -46,6 +46,7 @@ MAX_NESTING = 32  # schemas inside one another, those behind references included
 _FREE_DEPTH = 2  # lists and objects inside one another in a value that no schema describes
 
 _NATIVE = {"box": literal(BOX), "point": literal(POINT)}
+_LISTED = {"box": literal(LISTED_BOX), "point": literal(LISTED_POINT)}
 _FIELDS = {"box": ("x_min", "y_min", "x_max", "y_max", "score"), "point": ("x", "y", "score")}
 
 ANY_OBJECT = mapping(anything(3)).text  # with lists and objects at most four deep
@@ -55,9 +56,12 @@ class _TooDeepError(SchemaError):
     """A schema stands in itself more often than it may: what holds this reference has to do without it."""
 
 
-def read_schema(schema: Schema) -> tuple[str, bool]:
-    """Return the pattern of a schema, for a native `compile_dfa`, and whether objects may have names of any kind."""
-    reader = _Reader(schema)
+def read_schema(schema: Schema, *, listed: bool = False) -> tuple[str, bool]:
+    """Return the pattern of a schema, for a native `compile_dfa`, and whether objects may have names of any kind.
+
+    With `listed`, boxes and points are lists of whole numbers.
+    """
+    reader = _Reader(schema, _LISTED if listed else _NATIVE)
     try:
         return reader.read(schema, "", 0).text, reader.free_names
     except _TooDeepError as error:
@@ -70,7 +74,8 @@ class _Reader:
     `tags` are the discriminators of `oneOf`s around a schema: required even with defaults, to tell the branches apart.
     """
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, places: Mapping[str, Fragment]) -> None:
+        self._places = places
         self.free_names = False
         self._root = root
         self._open = Counter({"": 1})  # how many schemas around the one being read have a place
@@ -221,10 +226,10 @@ class _Reader:
     def _object(self, schema: Schema, where: str, depth: int) -> Fragment:
         if "format" in schema:
             native = schema["format"]
-            if not isinstance(native, str) or native not in _NATIVE:
+            if not isinstance(native, str) or native not in self._places:
                 refuse(f"{native!r:.100} is not a format of an object: there are {', '.join(_NATIVE)}", "format", where)
             self._check_native(schema, native, where)
-            return _NATIVE[native]
+            return self._places[native]
         properties = mapping_of(schema, "properties", where)
         required = set(names_of(schema, "required", where))
         others = schema.get("additionalProperties")

@@ -28,7 +28,7 @@ def permits(automaton: Automaton, *ids: int) -> bool:
         if not allowed.permits(index):
             return False
         state = automaton.after(state, index)
-    return automaton.complete[state] or automaton.allowed(state, 10**6).permits(END)
+    return automaton.is_complete(state) or automaton.allowed(state, 10**6).permits(END)
 
 
 def whole(build: Any, kind: Kind, source: str = "") -> Automaton:

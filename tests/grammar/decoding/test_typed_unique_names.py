@@ -200,7 +200,7 @@ def test_a_budget_without_room_for_a_new_name_is_an_error() -> None:
     every = frozenset(bytes((letter,)) for letter in range(256))
     grammar._position = JsonPosition((every | {b""},), b"", quoted=True)
     grammar._state = automaton_state(b'{"')
-    grammar._left = 1 + int(compiled("map").distance[grammar._state])
+    grammar._left = 1 + int(compiled("map").distance(grammar._state))
 
     with pytest.raises(GrammarError, match="no name fits the budget"):
         _ = grammar.allowed

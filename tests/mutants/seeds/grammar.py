@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "names: nothing is held back for one that is not repeated",
         "grammar/decoding/typed.py",
-        "return left - 1 if left > self._automaton.distance[self._state] else left",
+        "return left - 1 if left > self._automaton.distance(self._state) else left",
         "return left",
         "tests/grammar/decoding/test_typed_unique_names.py",
     ),
