@@ -1,10 +1,10 @@
 """Time the engine's bookkeeping: `python -m bench.host`.
 
-The engine's own core, scheduler and grammars decode on an executor that does nothing and whose tokens are always ready,
-so that a tick takes what the host does: plan, sampling parameters, grammars, tokens, metrics. Figures are microseconds
-of processor time for each row and tick, which other processes hardly disturb: the median of several rounds, and the
-range. The baseline, measured between the rounds, is a plain loop with what no engine can leave out: each row's grammar
-accepts a token, which is appended and handed to the sink.
+The engine's core, scheduler and grammars run with an executor that does nothing and whose tokens are always ready. What
+remains of a tick is the host's work: plan, sampling parameters, grammars, tokens, metrics. Figures are microseconds of
+processor time for each row and tick, which other processes hardly disturb: the median of several rounds, and the range.
+The baseline, measured between the rounds, is a plain loop with the least that any engine does: each row's grammar
+accepts a token, which is appended and passed to the sink.
 """
 
 import argparse

@@ -1,14 +1,14 @@
 """Images on the CPU: what cutting crops spends its time on, and whether another decoder than Pillow would be quicker.
 
 `python -m bench.images` times everything in rounds, the named baseline first in each, and prints medians of the ratios
-of a round. Where pixels differ from Pillow's, only that fact is printed.
+within a round. Where pixels differ from Pillow's, only that fact is printed.
 
 - crops: whole images to crops, by plain `Image.resize` and slices (the baseline), by its parts, and by
   `photonlite.images.crops.cut_crops` with several threads.
 - decoders: files in memory to pixels, by `photonlite.images.decode.load_image` (the baseline) and by what is installed
-  of simplejpeg, OpenCV, imagecodecs, pyvips and pyspng. They give arrays; "+ Image" makes the Pillow image of it that
-  the engine works with. "4 threads" is throughput with so many at a time: a decoder that holds Python's global lock
-  gains nothing there.
+  of simplejpeg, OpenCV, imagecodecs, pyvips and pyspng. They return arrays; "+ Image" adds the conversion to the
+  Pillow image that the engine takes. "4 threads" is throughput with four decoders at a time: one that holds Python's
+  global lock gains nothing.
 
 - isolation: JPEGs in memory to RGB, in this process (the baseline) and by a pool of processes that are killed when a
   image costs too much (`photonlite.images.isolation.pool`).

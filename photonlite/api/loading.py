@@ -46,8 +46,8 @@ def load(
             busy for minutes. Linux only. Images and arrays are taken as they are.
         allow_urls: Whether an image may be an https URL, which is fetched within 20 seconds and `max_bytes`, never from
             an address of a private network, redirects included. For URLs of strangers set `isolate_images` as well.
-        thumbnails: Whether results of `detect`, `point` and `segment` keep a small copy of their image, at most 64 KiB
-            of JPEG, to draw themselves in notebooks; None: in a notebook's kernel.
+        thumbnails: Whether results of `detect`, `point` and `segment` keep a JPEG of their image, at most 64 KiB, to
+            draw themselves in notebooks; by default only in a notebook's kernel.
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
         check: Whether a tiny question is asked through every skill and every head before the model is returned: it

@@ -149,8 +149,8 @@ class VisionModel:
             overlap: "best" keeps only the best score of boxes of different names whose intersection over union is 0.5
                 or more.
             tile: Look in overlapping tiles of the image as well, for small and many objects: (rows, columns), the side
-                of a tile in pixels, or "auto". Each name is asked of the image and of every tile, in up to 256
-                requests; what several of them show is there once.
+                of a tile in pixels, or "auto". Each name is one request for the image and one for every
+                tile, up to 256 in all; an object that several of them show is returned once.
 
         Returns:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores

@@ -79,7 +79,7 @@ class PagePool:
         counts = self._counts
         for page in pages:
             if counts[page] < 1:
-                raise AssertionError(f"page {page} is retained, but nobody owns it")
+                raise AssertionError(f"page {page} is retained, but has no owner")
             counts[page] += 1
 
     def release(self, pages: Iterable[int]) -> None:
@@ -88,7 +88,7 @@ class PagePool:
         for page in pages:
             left = counts[page] - 1
             if left < 0:
-                raise AssertionError(f"page {page} is released, but nobody owns it")
+                raise AssertionError(f"page {page} is released, but has no owner")
             counts[page] = left
             if left == 0:
                 self._free.append(page)

@@ -111,7 +111,7 @@ def open_footage(source: str, rate: float | None) -> Footage:
 
 
 def _timed(images: Iterator[Any], step_s: float, *, own: bool) -> Iterator[VideoFrame]:
-    """Give images their times: each is shown for `step_s`, or if `own` for its own duration where it has one."""
+    """Yield images with their times: each lasts `step_s`, or with `own` its own duration where it has one."""
     time_s = 0.0
     for image in images:
         yield VideoFrame(image, time_s)

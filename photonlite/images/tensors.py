@@ -1,4 +1,4 @@
-"""PyTorch tensors as arrays, without importing PyTorch: whoever hands one in has done that.
+"""PyTorch tensors as arrays, without importing PyTorch: the caller who has one has imported it.
 
 | shape | is |
 |---|---|

@@ -127,7 +127,7 @@ class AsyncTextIterator(_TextStream, AsyncIterator[str]):
 class TextInfo(TypedDict, total=False):
     """Time and tokens of the request, and why the text ended.
 
-    Of a stream, `on_end` returns both at its end, and `awaited` decides for a source that can be read both ways.
+    For a stream, `on_end` returns them at its end, and `awaited` makes an `AsyncIterator` of a source that can be both.
     """
 
     metrics: Metrics | None

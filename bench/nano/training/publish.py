@@ -48,8 +48,9 @@ def card_table(headline: Iterable[Mapping[str, Any]]) -> str:
 
 
 def update_card(card: Path, figures: Sequence[Path]) -> None:
-    """Replace what stands between the two marks of the model card by the headlines of some files, and by the drawing
-    of reliability beside one of them, which is copied to the folder above the card's.
+    """Write headlines from `figures` between the two marks of the model card.
+
+    A drawing of reliability beside one of the files is copied to the folder above the card's, and shown below them.
     """
     text = card.read_text(encoding="utf-8")
     before, begin, rest = text.partition(_BEGIN)

@@ -274,7 +274,7 @@ class EngineTurns:
     def _has_room(self, line: _Line) -> bool:
         """Whether the next request of the caller whose turn it is may enter the engine."""
         if not line.inside or line.realtime:
-            return len(self._inside) < 2 * self._batch  # by requests: one of many parts keeps nobody out
+            return len(self._inside) < 2 * self._batch  # counts requests: one of many parts keeps no other out
         inside, parts = self._parts_inside, line.queue[0].kind.parts
         while self._absent and next(iter(self._absent.values()))[1] < self._at - _PRESENT_S:
             self._absent.popitem(last=False)

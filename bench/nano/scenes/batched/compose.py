@@ -50,9 +50,9 @@ class Scenes:
 class Composer:
     """Draws scenes of `size` (height and width in pixels, multiples of 16) from sprites, uint8 RGBA [classes, s, s, 4].
 
-    `distractors`: more sprites, which cover objects but are no part of the truth. `steady`: classes that keep their
-    hue, bool [classes]; see `steady_hues`. `entries`: backgrounds in `bank`, by default 8192 on a GPU. `most`: objects
-    of a scene.
+    `distractors`: further sprites, which cover objects and are in no truth. `steady`: classes that keep their hue,
+    bool [classes]; see `steady_hues`. `entries`: number of backgrounds in `bank`, by default 8192 on a GPU. `most`:
+    largest number of objects in a scene.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ def _heap(c: Canvas, bodies: Iterator[_Bodies], power: Tensor) -> tuple[Tensor, 
 
 
 def _coloured(c: Canvas, height: Tensor, draws: Tensor) -> Tensor:
-    """Give bodies colours that go together, light and texture, and shade what lies between them."""
+    """Colour bodies from one palette with light and texture, and darken the gaps between them."""
     tint = torch.lerp(c.colours(), c.colours(), draws[:, 1:2]) * (1 + c.number(0, 1.2) * (draws[:, 2:3] - 0.5))
     tone = tint * lit(c, height) * (1 + c.number(0, 0.3) * natural(c, 1, 0.3, 1.2))
     gap = c.colours() * c.number(0, 0.5)
