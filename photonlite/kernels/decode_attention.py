@@ -65,7 +65,7 @@ def attention_config(
 
 
 def decode_attention(
-    qkv: Tensor,  # [B, (H + 2 H_kv) D], contiguous: queries, keys and values of the new positions, not rotated
+    qkv: Tensor,  # [B, (H + 2 H_kv) D], rows contiguous: queries, keys and values of the new positions, not rotated
     rotary: Tensor,  # cosines and sines, float32 [2, positions, R / 2]: the first R numbers of a head are rotated
     keys: Tensor,  # [pages, page, H_kv, D], the page size a power of two; written in place
     values: Tensor,  # the same, with the same strides
@@ -78,6 +78,7 @@ def decode_attention(
     norms: HeadNorms | None = None,
     k_scale: float = 1.0,  # stored keys are keys divided by it, in FP8
     v_scale: float = 1.0,
+    factors: Tensor | None = None,  # [B, H + H_kv], contiguous: of queries, and of values before they are stored
     config: AttentionConfig | None = None,  # `attention_config` unless given
 ) -> None:
     """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
@@ -85,7 +86,7 @@ def decode_attention(
     if not use_triton(qkv):
         reference.decode_attention(
             qkv, rotary, keys, values, page_table, positions, slots, out,
-            turns=turns, norms=norms, k_scale=k_scale, v_scale=v_scale,
+            turns=turns, norms=norms, k_scale=k_scale, v_scale=v_scale, factors=factors,
         )  # fmt: skip
         return
     check_pages(keys, values, page_table)
@@ -104,29 +105,30 @@ def decode_attention(
         partial = torch.empty(rows, kv_heads * group, config.parts, dim + 2, dtype=torch.float32, device=qkv.device)
         counters = arrival_counters(qkv.device, rows * kv_heads)
     _attend_kernel[(rows, kv_heads, config.parts)](
-        qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain, out, partial, counters,
-        *keys.stride()[:3], page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0), eps,
+        qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain,
+        rotary if factors is None else factors, out, partial, counters, qkv.stride(0), *keys.stride()[:3], page_table.stride(0),
+        positions.stride(0), out.stride(0), rotary.stride(0), eps,
         math.log2(math.e) / math.sqrt(dim) * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
         GROUP=group, GROUP_WIDTH=max(16, members) if dot else members, MEMBERS=members,
         DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
-        NORMED=norms is not None, PARTS=config.parts, PARTS_WIDTH=power_of_2(config.parts),
-        CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages, AHEAD=config.ahead,
-        LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps, **dependent_launch(qkv),
+        NORMED=norms is not None, FACTORS=factors is not None, PARTS=config.parts,
+        PARTS_WIDTH=power_of_2(config.parts), CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages,
+        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps, **dependent_launch(qkv),
     )  # fmt: skip
 
 
 @triton.jit
 def _attend_kernel(
     qkv: tl.tensor, rotary: tl.tensor, keys: tl.tensor, values: tl.tensor, page_table: tl.tensor,
-    positions: tl.tensor, slots: tl.tensor, turns: tl.tensor, q_gain: tl.tensor, k_gain: tl.tensor, out: tl.tensor,
-    partial: tl.tensor, counters: tl.tensor,
+    positions: tl.tensor, slots: tl.tensor, turns: tl.tensor, q_gain: tl.tensor, k_gain: tl.tensor, factors: tl.tensor,
+    out: tl.tensor, partial: tl.tensor, counters: tl.tensor, qkv_stride: tl.tensor,
     page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
     row_stride: tl.tensor, out_stride: tl.tensor, sines: tl.tensor, eps: tl.tensor,
     scale: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, v_scale: tl.tensor,
     GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr,
     HALF: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr,
-    PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
-    LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
+    FACTORS: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    AHEAD: tl.constexpr, LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -146,11 +148,16 @@ def _attend_kernel(
                 prefetch(values + line + kv_head * head_stride + column)
         tl.extra.cuda.gdc_wait()
 
-    vector = qkv + row.to(tl.int64) * ((GROUP + 2) * tl.num_programs(1) * DIM)
+    vector = qkv + row.to(tl.int64) * qkv_stride
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
     cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
     query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
+    v_factor = 1.0
+    if FACTORS:
+        factor = factors + row * ((GROUP + 1) * tl.num_programs(1))
+        query *= tl.load(factor + heads, mask=member < GROUP, other=0.0)[:, None]
+        v_factor = tl.load(factor + GROUP * tl.num_programs(1) + kv_head)
     query = query.to(qkv.dtype.element_ty)  # [G, D]
     scaled = query.to(tl.float32) * scale
     highest, divisor, merged = _fold_cached(
@@ -160,8 +167,8 @@ def _attend_kernel(
     if position // share == part:
         stored_key, stored_value = _write_new(
             vector + (GROUP * tl.num_programs(1) + kv_head) * DIM, keys, values, slots, k_gain, eps, row, kv_head,
-            cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse,
-            DIM, HALF, PAGE, NORMED, FP8,
+            cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, v_factor,
+            DIM, HALF, PAGE, NORMED, FACTORS, FP8,
         )  # fmt: skip
         new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
         top = tl.maximum(highest, new_score)
@@ -283,13 +290,16 @@ def _write_new(
     source: tl.tensor, keys: tl.tensor, values: tl.tensor, slots: tl.tensor, gain: tl.tensor, eps: tl.tensor,
     row: tl.tensor, kv_head: tl.tensor, cos: tl.tensor, sin: tl.tensor, d: tl.tensor,
     row_stride: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor,
-    k_inverse: tl.tensor, v_inverse: tl.tensor,
-    DIM: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, FP8: tl.constexpr,
+    k_inverse: tl.tensor, v_inverse: tl.tensor, v_factor: tl.tensor,
+    DIM: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, NORMED: tl.constexpr, FACTORS: tl.constexpr,
+    FP8: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
     """Rotate the new key, store key and value; return them as stored."""
     one = tl.arange(0, 1)
     key = tl.sum(_turned(source + one[:, None], gain, eps, cos, sin, d, one == 0, DIM, HALF, NORMED), axis=0)
     value = tl.load(source + tl.num_programs(1) * DIM + d, mask=d < DIM, other=0.0)
+    if FACTORS:
+        value = (value.to(tl.float32) * v_factor).to(source.dtype.element_ty)
     stored_key = _stored(key.to(source.dtype.element_ty).to(tl.float32) * k_inverse, keys, FP8)
     stored_value = _stored(value.to(tl.float32) * v_inverse, values, FP8)
     place = tl.load(slots + row * row_stride)

@@ -39,6 +39,7 @@ def rotary_gelu_write(
     norms: HeadNorms | None = None,
     k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
+    factors: Tensor | None = None,  # [T, H + H_kv], contiguous: of queries, and of values before they are stored
 ) -> tuple[Tensor, Tensor]:
     """Split the first product: rotate queries and keys, store keys and values, activate the inside of the MLP.
 
@@ -48,7 +49,7 @@ def rotary_gelu_write(
     if not use_triton(h):
         return reference.rotary_gelu_write(
             h, positions, slots, rotary, keys, values, heads,
-            axes=axes, norms=norms, k_scale=k_scale, v_scale=v_scale,
+            axes=axes, norms=norms, k_scale=k_scale, v_scale=v_scale, factors=factors,
         )  # fmt: skip
     count, page, kv_heads, dim = len(h), *keys.shape[1:]
     if keys.stride() != values.stride() or keys.stride(3) != 1:
@@ -63,13 +64,13 @@ def rotary_gelu_write(
     q_gain, k_gain, eps = norms if norms is not None else (rotary, rotary, 0.0)  # pointers that are not read
     _rotary_gelu_write_kernel[(parts * count,)](
         h, positions, positions if axes is None else axes, positions if slots is None else slots, rotary, q_gain,
-        k_gain, q, keys, values, cat,
+        k_gain, rotary if factors is None else factors, q, keys, values, cat,
         h.stride(0), positions.stride(0), 0 if slots is None else slots.stride(0), rotary.stride(0),
         *keys.stride()[:3], 1.0 / k_scale, 1.0 / v_scale, eps,
         HEADS=heads, KV_HEADS=kv_heads, DIM=dim, WIDTH=width, HALF=half, HALF_WIDTH=power_of_2(half),
         REST_WIDTH=power_of_2(max(1, dim - 2 * half)), INSIDE=inside, PAGE=page, BLOCK=block, CHUNK=CHUNK,
         PARTS=parts, Q_PARTS=q_parts, KV_PARTS=kv_parts, AXES=axes is not None, NORMED=norms is not None,
-        FP8=keys.dtype == FP8, ASM=h.is_cuda,
+        FACTORS=factors is not None, FP8=keys.dtype == FP8, ASM=h.is_cuda,
         num_warps=4, **dependent_launch(h),
     )  # fmt: skip
     return q, cat
@@ -78,11 +79,11 @@ def rotary_gelu_write(
 @triton.jit
 def _turn(
     source: tl.tensor, target: tl.tensor, gain: tl.tensor, head_stride: tl.tensor, head: tl.tensor, angle: tl.tensor,
-    sines: tl.tensor, inverse: tl.tensor, eps: tl.tensor,
+    sines: tl.tensor, factors: tl.tensor, inverse: tl.tensor, eps: tl.tensor,
     HEADS: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, HALF_WIDTH: tl.constexpr, REST_WIDTH: tl.constexpr,
-    NORMED: tl.constexpr, FP8: tl.constexpr,
+    NORMED: tl.constexpr, FACTORS: tl.constexpr, FP8: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Normalise and rotate some heads and store them: both halves and the rest separately, each contiguous."""
+    """Normalise, scale and rotate some heads and store them: both halves and the rest separately, each contiguous."""
     i = tl.arange(0, HALF_WIDTH)
     cos, sin = tl.load(angle, mask=i < HALF, other=0.0), tl.load(angle + sines, mask=i < HALF, other=0.0)
     mask = (head < HEADS)[:, None] & (i < HALF)[None, :]
@@ -101,6 +102,9 @@ def _turn(
         imag *= share * tl.load(gain + HALF + i, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
         if DIM > 2 * HALF:
             rest *= share * tl.load(gain + d, mask=d < DIM, other=0.0).to(tl.float32)[None, :]
+    if FACTORS:
+        factor = tl.load(factors + head, mask=head < HEADS, other=0.0)[:, None]
+        real, imag, rest = real * factor, imag * factor, rest * factor
     # Rounded as the reference model rounds, before a cache in FP8 rounds again.
     first = (real * cos[None, :] - imag * sin[None, :]).to(source.dtype.element_ty)
     second = (real * sin[None, :] + imag * cos[None, :]).to(source.dtype.element_ty)
@@ -123,13 +127,13 @@ def _stored(number: tl.tensor, pages: tl.tensor, FP8: tl.constexpr) -> tl.tensor
 @triton.jit
 def _rotary_gelu_write_kernel(
     h: tl.tensor, positions: tl.tensor, axes: tl.tensor, slots: tl.tensor, rotary: tl.tensor, q_gain: tl.tensor,
-    k_gain: tl.tensor, q: tl.tensor, keys: tl.tensor, values: tl.tensor, cat: tl.tensor, h_stride: tl.tensor,
-    position_stride: tl.tensor, slot_stride: tl.tensor, sines: tl.tensor, page_stride: tl.tensor,
+    k_gain: tl.tensor, factors: tl.tensor, q: tl.tensor, keys: tl.tensor, values: tl.tensor, cat: tl.tensor,
+    h_stride: tl.tensor, position_stride: tl.tensor, slot_stride: tl.tensor, sines: tl.tensor, page_stride: tl.tensor,
     place_stride: tl.tensor, head_stride: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, eps: tl.tensor,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
     HALF_WIDTH: tl.constexpr, REST_WIDTH: tl.constexpr, INSIDE: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
     CHUNK: tl.constexpr, PARTS: tl.constexpr, Q_PARTS: tl.constexpr, KV_PARTS: tl.constexpr, AXES: tl.constexpr,
-    NORMED: tl.constexpr, FP8: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    NORMED: tl.constexpr, FACTORS: tl.constexpr, FP8: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Do one of `PARTS` parts of a position: heads of queries, keys or values, or a piece of the MLP."""
     if PDL:
@@ -142,12 +146,13 @@ def _rotary_gelu_write_kernel(
         turn = tl.load(position + tl.load(axes + i, mask=i < HALF, other=0), mask=i < HALF, other=0)
     else:
         turn = tl.load(position)
+    factor = factors + token * (HEADS + KV_HEADS)
     angle = rotary + turn.to(tl.int64) * HALF + i  # of each pair
     if part < Q_PARTS:
         head = part * BLOCK + member
         _turn(
-            row, q + token * (HEADS * DIM), q_gain, DIM, head, angle, sines, 1.0, eps,
-            HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, NORMED, False,
+            row, q + token * (HEADS * DIM), q_gain, DIM, head, angle, sines, factor, 1.0, eps,
+            HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, NORMED, FACTORS, False,
         )  # fmt: skip
     elif part < Q_PARTS + 2 * KV_PARTS:
         head = (part - Q_PARTS) % KV_PARTS * BLOCK + member if KV_PARTS > 1 else member
@@ -155,14 +160,17 @@ def _rotary_gelu_write_kernel(
         place = (slot // PAGE).to(tl.int64) * page_stride + slot % PAGE * place_stride
         if part < Q_PARTS + KV_PARTS:
             _turn(
-                row + HEADS * DIM, keys + place, k_gain, head_stride, head, angle, sines, k_inverse, eps,
-                KV_HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, NORMED, FP8,
+                row + HEADS * DIM, keys + place, k_gain, head_stride, head, angle, sines, factor, k_inverse, eps,
+                KV_HEADS, DIM, HALF, HALF_WIDTH, REST_WIDTH, NORMED, False, FP8,
             )  # fmt: skip
         else:
             d = tl.arange(0, WIDTH)
             mask = (head < KV_HEADS)[:, None] & (d < DIM)[None, :]
             source = row + (HEADS + KV_HEADS) * DIM + head[:, None] * DIM + d[None, :]
             value = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+            if FACTORS:
+                value *= tl.load(factor + HEADS + head, mask=head < KV_HEADS, other=0.0)[:, None]
+                value = value.to(h.dtype.element_ty).to(tl.float32)
             cell = values + place + head[:, None] * head_stride + d[None, :]
             tl.store(cell, _stored(value * v_inverse, values, FP8), mask=mask)
     else:

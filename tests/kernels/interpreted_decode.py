@@ -139,12 +139,14 @@ def check_blocks() -> None:
 
 def check_step(case: StepCase, config: AttentionConfig, *, normed: bool = False) -> None:
     wanted, found = case.copy(), case.copy()
-    dim = case.keys.shape[3]
+    kv_heads, dim = case.keys.shape[2:]
     options: dict[str, Any] = {}
+    if config.parts > 1:
+        options["factors"] = torch.rand(len(case.qkv), case.qkv.shape[1] // dim - kv_heads) * 2
     if normed:  # and rotated by other positions, as behind images
         turns = torch.stack((case.positions // 3, case.positions, case.positions), dim=1)[:, 0]
         case, found, wanted = (one.strided() for one in (case, found, wanted))
-        options = {"turns": turns, "norms": (torch.randn(dim), torch.randn(dim), 1e-6)}
+        options |= {"turns": turns, "norms": (torch.randn(dim), torch.randn(dim), 1e-6)}
     reference_attention.decode_attention(*wanted.arguments, **options)
     decode_attention(*found.arguments, **options, config=config)
     assert wanted.out.isfinite().all()

@@ -71,12 +71,13 @@ def paged_attention(
 def decode_attention(
     qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor, slots: Tensor,
     out: Tensor, *, turns: Tensor | None = None, norms: HeadNorms | None = None,
-    k_scale: float = 1.0, v_scale: float = 1.0,
+    k_scale: float = 1.0, v_scale: float = 1.0, factors: Tensor | None = None,
 ) -> None:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     heads = qkv.view(len(qkv), -1, dim)
     q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     q, k = _normed_heads(q, k, norms)
+    q, v = _scaled(q, v, factors)
     cos, sin = rotary[:, (positions if turns is None else turns).long(), None]  # [B, 1, R / 2]
     write_kv(keys, values, _rotated(k, cos, sin).to(v.dtype), v, slots.long(), k_scale, v_scale)
     q = _rotated(q, cos, sin).to(v.dtype)
@@ -111,11 +112,13 @@ def paged_prefill_attention(
 def rotary_gelu_write(
     h: Tensor, positions: Tensor, slots: Tensor | None, rotary: Tensor, keys: Tensor, values: Tensor, heads: int,
     *, axes: Tensor | None = None, norms: HeadNorms | None = None, k_scale: float = 1.0, v_scale: float = 1.0,
+    factors: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     width = (heads + 2 * kv_heads) * dim
     q, k, v = h[:, :width].reshape(len(h), -1, dim).split_with_sizes((heads, kv_heads, kv_heads), dim=1)
     q, k = _normed_heads(q, k, norms)
+    q, v = _scaled(q, v, factors)
     if axes is None:
         cos, sin = rotary[:, positions.long(), None]  # [T, 1, R / 2]
     else:
@@ -135,6 +138,14 @@ def _normed_heads(q: Tensor, k: Tensor, norms: HeadNorms | None) -> tuple[Tensor
     wide = [x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k)]
     q, k = (functional.rms_norm(x, x.shape[-1:], w.to(x.dtype), eps) for x, w in zip(wide, weights, strict=True))
     return q, k
+
+
+def _scaled(q: Tensor, v: Tensor, factors: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Multiply queries ``[B, H, D]`` and values ``[B, H_kv, D]`` with factors of their heads, ``[B, H + H_kv]``."""
+    if factors is None:
+        return q, v
+    of_q, of_v = torch.split(factors[..., None], [q.shape[1], v.shape[1]], dim=1)
+    return (q * of_q).to(q.dtype), (v * of_v).to(v.dtype)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

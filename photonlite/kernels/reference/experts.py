@@ -56,6 +56,16 @@ def experts_out(inside: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
     return torch.empty_like(out).index_copy_(0, pairs, out).view(*routes.shares.shape, -1)
 
 
+def add_and_norm(
+    x: Tensor, parts: Tensor | None, shift: Tensor | None, norm: tuple[Tensor, Tensor, float] | None
+) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    if parts is not None or shift is not None:
+        total = x.to(wide) if parts is None else x.to(wide) + parts.to(wide).sum(dim=1)
+        x.copy_(total if shift is None else total + shift)
+    return x if norm is None else functional.layer_norm(x, x.shape[1:], *norm)
+
+
 def _grouped(rows: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
     """Multiply the row of each sorted pair with the matrix of its expert: ``[P, K]`` to ``[P, N]``."""
     experts, starts = len(weight.values), routes.starts.long()
