@@ -106,14 +106,15 @@ def decode_attention(
         counters = arrival_counters(qkv.device, rows * kv_heads)
     _attend_kernel[(rows, kv_heads, config.parts)](
         qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain,
-        rotary if factors is None else factors, out, partial, counters, qkv.stride(0), *keys.stride()[:3], page_table.stride(0),
-        positions.stride(0), out.stride(0), rotary.stride(0), eps,
+        rotary if factors is None else factors, out, partial, counters, qkv.stride(0), *keys.stride()[:3],
+        page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0), eps,
         math.log2(math.e) / math.sqrt(dim) * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
         GROUP=group, GROUP_WIDTH=max(16, members) if dot else members, MEMBERS=members,
         DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
         NORMED=norms is not None, FACTORS=factors is not None, PARTS=config.parts,
         PARTS_WIDTH=power_of_2(config.parts), CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages,
-        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps, **dependent_launch(qkv),
+        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps,
+        **dependent_launch(qkv),
     )  # fmt: skip
 
 
