@@ -24,8 +24,8 @@ from torch import Tensor
 from bench.bubble.report import table
 from bench.bubble.subjects import random_model
 from bench.gpu.machine import describe
-from bench.gpu.models import MOONDREAM2, TINY
 from bench.gpu.page import Page
+from bench.shapes import MOONDREAM2, TINY
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.base import NextPositions

@@ -27,8 +27,9 @@ import photonlite
 from bench.bubble.report import table
 from bench.gpu.command import say, show_log
 from bench.gpu.machine import describe
-from bench.gpu.models import MOONDREAM2, TINY, endless_model, make_images, serve
+from bench.gpu.models import endless_model, make_images, serve
 from bench.gpu.page import Page
+from bench.shapes import MOONDREAM2, TINY
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.device.names import resolve_device

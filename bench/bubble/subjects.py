@@ -13,6 +13,7 @@ from bench.bubble.stops import StopModel
 from photonlite.config import EngineConfig
 from photonlite.grammar.decoding.grammars import DetectGrammar, TextGrammar, Vocabulary
 from photonlite.models.base import Model
+from photonlite.models.layers import RMSNorm
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -93,7 +94,7 @@ def fill_randomly(model: nn.Module, seed: int) -> None:
     generators: dict[torch.device, torch.Generator] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            if isinstance(module, nn.LayerNorm):
+            if isinstance(module, nn.LayerNorm | RMSNorm):
                 parameter.fill_(float(parameter is module.weight))
                 continue
             where = parameter.device

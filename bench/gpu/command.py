@@ -16,9 +16,9 @@ from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, figures_table
 from bench.gpu.floors import Floors, measure_floors
 from bench.gpu.machine import describe
-from bench.gpu.models import MOONDREAM2, TINY
 from bench.gpu.page import Page
 from bench.reference import ask
+from bench.shapes import MOONDREAM2, TINY
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.moondream.config import MoondreamConfig

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,24 +17,6 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.tokenizer import Tokenizer
-
-MOONDREAM2: dict[str, Any] = {"model_type": "moondream2"}
-
-TINY: dict[str, Any] = MOONDREAM2 | {
-    "text": {"dim": 32, "ff_dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 2320, "max_context": 256},
-    "vision": {"enc_dim": 16, "enc_n_layers": 2, "enc_ff_dim": 32, "enc_n_heads": 2, "proj_out_dim": 32}
-    | {"proj_inner_dim": 32, "crop_size": 42, "overlap_margin": 1},
-    "region": {"dim": 32, "coord_feat_dim": 8, "coord_out_dim": 64, "size_feat_dim": 8, "size_out_dim": 128}
-    | {"inner_dim": 32},
-    "tokenizer": {
-        "templates": {
-            "query": {"prefix": [1, 90, 2], "suffix": [3, 3]},
-            "detect": {"prefix": [1, 77, 2], "suffix": [3]},
-            "point": {"prefix": [1, 89, 2], "suffix": [3]},
-        }
-    },
-}
-"""A rehearsal for machines without a card: the same code paths, as many crops, figures that mean nothing."""
 
 NEVER = -1e4
 """Bias of the logit of the end id: random weights must not end a sequence early by chance."""

@@ -16,9 +16,10 @@ import torch
 
 import photonlite
 from bench.gpu.machine import describe
-from bench.gpu.models import MOONDREAM2, TINY, endless_model, serve
+from bench.gpu.models import endless_model, serve
 from bench.gpu.samples import median_of
 from bench.serve.images import jpegs
+from bench.shapes import MOONDREAM2, TINY
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.device.names import resolve_device

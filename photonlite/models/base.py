@@ -31,8 +31,9 @@ class ModelShape:
 class Head:
     """A head as data: linear layers behind a norm, with the tanh approximation of GELU between them."""
 
-    norm: tuple[Tensor, Tensor, float] | None  # weight [dim], bias [dim] and eps of a layer norm, if there is one
-    layers: tuple[tuple[Tensor, Tensor], ...]  # weight [out, in] and bias [out] of each
+    # Weight [dim], bias [dim] and eps of a layer norm, if there is one; without a bias it is an RMS norm.
+    norm: tuple[Tensor, Tensor | None, float] | None
+    layers: tuple[tuple[Tensor, Tensor | None], ...]  # weight [out, in] and bias [out] of each
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import torch
 
 from bench import agreement
 from bench.bubble.subjects import random_model
-from bench.gpu.models import TINY
+from bench.shapes import TINY
 from photonlite.models.moondream.config import MoondreamConfig
 
 

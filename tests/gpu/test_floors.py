@@ -5,7 +5,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.gpu.ceilings import Ceilings, Heads, Product, attention_seconds, measure_ceilings, products_seconds
 from bench.gpu.clock import Clock
 from bench.gpu.floors import Floors, decoder_bytes, encoder_products, measure_floors, prefill_products
-from bench.gpu.models import TINY, endless_model
+from bench.gpu.models import endless_model
+from bench.shapes import TINY
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
 from tests.tiny import CPU, tiny_config

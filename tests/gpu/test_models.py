@@ -3,7 +3,8 @@ from itertools import islice
 import pytest
 import torch
 
-from bench.gpu.models import MOONDREAM2, TINY, crop_spec, make_images, prompts_of, question_of, size_with_crops
+from bench.gpu.models import crop_spec, make_images, prompts_of, question_of, size_with_crops
+from bench.shapes import MOONDREAM2, TINY
 from photonlite.images.crops import cut_crops
 from photonlite.models.moondream.config import MoondreamConfig
 

@@ -5,8 +5,9 @@ import pytest
 
 from bench.gpu import preprocessing
 from bench.gpu.clock import Clock
-from bench.gpu.models import MOONDREAM2, TINY, crop_spec, make_images
+from bench.gpu.models import crop_spec, make_images
 from bench.gpu.preprocessing import Preprocessing, pillow_crops, upload_bandwidth
+from bench.shapes import MOONDREAM2, TINY
 from photonlite.models.moondream.config import MoondreamConfig
 from tests.tiny import CPU
 

@@ -8,6 +8,8 @@ q, k and v are one product, and so are gate and up: their weights are joined whe
 are added behind the first layers, at the positions of images.
 """
 
+import functools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -103,10 +105,15 @@ def rotary_axes(config: TextConfig) -> list[int]:
     return axes
 
 
+@functools.cache  # a CUDA graph must not copy it from the host
+def axes_on(config: TextConfig, device: torch.device) -> Tensor:
+    """Return :func:`rotary_axes` as int32 on a device."""
+    return torch.tensor(rotary_axes(config), dtype=torch.int32, device=device)
+
+
 def rotary_table(positions: Tensor, config: TextConfig) -> tuple[Tensor, Tensor]:
     """Return cosines and sines, float32 ``[..., T, 1, head_dim / 2]``, at positions ``[3, ..., T]``."""
     exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponent  # rounds as the public code does
-    axes = torch.tensor(rotary_axes(config), device=positions.device)
-    angle = positions.movedim(0, -1).float()[..., axes] * frequencies
+    angle = positions.movedim(0, -1).float()[..., axes_on(config, positions.device)] * frequencies
     return angle.cos().unsqueeze(-2), angle.sin().unsqueeze(-2)

@@ -1,0 +1,134 @@
+"""Which division of the work makes a decode step fastest: `python -m bench.steps.tune --shape qwen3-vl-2b`.
+
+One kind of kernel at a time is divided in other ways while all others stay as they are; what counts is the whole step,
+because kernels overlap. Prints the step's time with each candidate beside that of the rule in force.
+"""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+
+from bench.bubble.report import table
+from bench.gpu.clock import Clock
+from bench.shapes import SHAPES
+from bench.steps.subjects import Rows, Subject, make_subject
+from photonlite.device.names import resolve_device
+from photonlite.kernels import decode_attention, serial_block, small_batch_gemm
+from photonlite.kernels.decode_attention import AttentionConfig
+from photonlite.kernels.small_batch_gemm import Tiling
+
+SINGLE = [
+    Tiling(outs, ins, 1, warps, 0)
+    for outs, ins, warps in (
+        (2, 2048, 2),
+        (4, 1024, 2),
+        (4, 1024, 4),
+        (4, 2048, 4),
+        (8, 1024, 4),
+        (8, 2048, 8),
+        (16, 512, 4),
+    )
+]
+SEVERAL = [
+    *(Tiling(64, 256, parts, 4, 3) for parts in (1, 2, 4)),
+    *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
+    *(Tiling(64, 128, parts, 4, 3, 3) for parts in (1, 2, 4)),
+    *(Tiling(128, 128, parts, 8, 4) for parts in (1, 2, 4)),
+    *(Tiling(64, 128, parts, 4, 5, 2, ahead) for parts, ahead in ((2, 512), (4, 512), (1, 1024))),
+]
+ATTENTION = [
+    *(AttentionConfig(16, parts, 1, 5, ahead, dot=True) for parts in (2, 4, 8, 12, 16, 24, 32) for ahead in (0, 64)),
+    *(AttentionConfig(16, parts, 1, 7, 64, dot=True) for parts in (4, 8, 16)),
+    *(AttentionConfig(32, parts, 2, 5, 64, dot=True) for parts in (1, 3, 8, 16)),
+    *(AttentionConfig(64, parts, 4, 4, 64, dot=True) for parts in (1, 3, 8, 16)),
+]
+
+
+@contextlib.contextmanager
+def divided(name: str, outs: int, ins: int, choice: Any) -> Iterator[None]:
+    """Divide one kind of kernel as `choice` says; a product is known by the size of its weight."""
+    if name == "attention":
+        with mock.patch.object(decode_attention, "attention_config", return_value=choice):
+            yield
+        return
+    usual = small_batch_gemm.tiling_of
+
+    def tiling(rows: int, n: int, k: int, *, gated: bool = False) -> Tiling:
+        return choice if (n, k) == (outs, ins) else usual(rows, n, k, gated=gated)
+
+    with (
+        mock.patch.object(small_batch_gemm, "tiling_of", tiling),
+        mock.patch.object(serial_block, "tiling_of", tiling),
+    ):
+        yield
+
+
+def candidates(subject: Subject, streams: int) -> dict[str, tuple[int, int, Sequence[Any]]]:
+    """Return rows and columns of the weight of each kind of kernel, and ways to divide it."""
+    if subject.text is None:
+        raise SystemExit("only decoders with serial blocks are tuned here")
+    text = subject.text.config
+    width, kv = text.heads * text.head_dim, text.kv_heads * text.head_dim
+    products = SINGLE if streams == 1 else SEVERAL
+    return {
+        "qkv": (width + 2 * kv, text.dim, products),
+        "proj": (text.dim, width, products),
+        "gate, up": (2 * text.ff_dim, text.dim, products),
+        "down": (text.dim, text.ff_dim, products),
+        "attention": (0, 0, ATTENTION),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.steps.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-vl-2b")
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--only", nargs="+", choices=("qkv", "proj", "gate, up", "down", "attention"))
+    parser.add_argument("--context", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=170.0, help="begin no candidate after so many seconds")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args(arguments)
+    device = resolve_device(options.device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    begun, clock = time.perf_counter(), Clock(device)
+    subject = make_subject(SHAPES[options.shape], device, dtype, tiny=options.tiny)
+    found: list[list[str]] = []
+    for streams in options.streams:
+        rows = Rows(subject, streams, options.context)
+        usual = clock.measure(rows.fused, rounds=options.rounds, graphed=True).median
+        print(f"{streams} streams: {1e3 * usual:.3f} ms", flush=True)
+        for name, (outs, ins, choices) in candidates(subject, streams).items():
+            if options.only and name not in options.only:
+                continue
+            times: list[tuple[float, Any]] = []
+            for choice in choices:
+                if time.perf_counter() - begun > options.seconds:
+                    break
+                try:
+                    with divided(name, outs, ins, choice):
+                        times.append((clock.measure(rows.fused, rounds=options.rounds, graphed=True).median, choice))
+                except Exception as error:  # a candidate that does not fit the card
+                    print(f"  {name}: {choice}: {type(error).__name__}: {error!s:.200}", flush=True)
+                    continue
+                print(f"  {name}: {1e3 * times[-1][0]:.3f} ms with {choice}", flush=True)
+            for seconds, choice in sorted(times, key=lambda one: one[0])[:3]:
+                gain = 1e6 * (usual - seconds)
+                found.append([str(streams), name, f"{1e3 * seconds:.3f}", f"{gain:.1f}", str(choice)])
+    head = ["streams", "kernel", "step (ms)", "gain (us)", "divided as"]
+    print(f"\n{options.shape}\n\n{table(head, found)}\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

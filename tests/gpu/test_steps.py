@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from bench.shapes import SHAPES
+from bench.steps import __main__ as steps
+from bench.steps import tune
+from bench.steps.subjects import Rows
+from photonlite.models.qwen.config import QwenConfig
+from photonlite.models.qwen.text import TextDecoder
+
+# In millions, by the makers' counts: decoder and embeddings, without the vision tower.
+PUBLISHED = {
+    "qwen3-vl-2b": 1720, "qwen3-vl-4b": 4022, "qwen3-vl-8b": 8191, "qwen2.5-vl-3b": 3086, "qwen2.5-vl-7b": 7616
+}  # fmt: skip
+RUN = ["--device", "cpu", "--tiny", "--rounds", "1", "--context", "50"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_shapes_have_as_many_parameters_as_the_published_models(name: str) -> None:
+    config = QwenConfig.from_dict(SHAPES[name].raw)
+    with torch.device("meta"):
+        text = TextDecoder(config.text, config.version)
+    assert sum(one.numel() for one in text.parameters()) / 1e6 == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+def test_steps_are_timed_both_ways_beside_their_floor(tmp_path, capsys) -> None:
+    page = tmp_path / "steps.md"
+
+    code = steps.main([*RUN, "--shape", "qwen3-vl-2b", "--streams", "1", "2", "--parts", "--output", str(page)])
+
+    assert code == 0
+    rows = [line.strip("| ").split("|") for line in page.read_text().splitlines() if "stream" in line]
+    assert [row[0].strip() for row in rows[:2]] == ["qwen3-vl-2b, 1 stream", "qwen3-vl-2b, 2 streams"]
+    assert all(float(row[column]) > 0 for row in rows[:2] for column in (1, 5, 7))
+    assert len(rows) == 2 + 2 * 6, "as many rows of kernels as a block has, and the head"
+    assert "python -m" not in capsys.readouterr().err
+
+
+def test_a_row_that_fails_leaves_a_gap_and_the_others_are_measured(tmp_path, monkeypatch) -> None:
+    page, usual = tmp_path / "steps.md", Rows.fused
+
+    def failing(self: Rows) -> None:
+        if len(self.rows) == 1:
+            raise RuntimeError("no kernel image")
+        usual(self)
+
+    monkeypatch.setattr(Rows, "fused", failing)
+    code = steps.main([*RUN, "--shape", "qwen2.5-vl-3b", "--streams", "1", "2", "--output", str(page)])
+
+    assert code == 1
+    text = page.read_text()
+    assert "qwen2.5-vl-3b, 1 stream, fused: RuntimeError: no kernel image" in text
+    rows = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in text.splitlines()
+        if "stream" in line and "|" in line
+    }
+    assert rows["qwen2.5-vl-3b, 1 stream"] == "-"
+    assert float(rows["qwen2.5-vl-3b, 2 streams"]) > 0
+
+
+def test_no_row_begins_when_time_is_over(capsys) -> None:
+    assert steps.main([*RUN, "--shape", "qwen3-vl-2b", "--seconds", "0"]) == 1
+    assert "not begun: 0 s are over" in capsys.readouterr().out
+
+
+def test_other_ways_to_divide_a_kernel_are_tried_one_by_one(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(tune, "SEVERAL", tune.SEVERAL[:2])
+
+    assert tune.main([*RUN, "--streams", "2", "--only", "down"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("  down:") for line in lines) == 2
