@@ -211,16 +211,18 @@ class PlainRunner:
             token_id, probability = choose_id(self._model.logits(hidden), allowed, sampler)
         if allowed.scored:
             scores = score_ids(self._model.logits(hidden), allowed)
+        if (numbers := self._model.numbers) is None:
+            return Token(token_id, scores=scores)
         if token_id == allowed.coordinate:
-            logits = self._model.coordinate_logits(hidden)[None]  # [1, bins]
+            logits = numbers.coordinate_logits(hidden)[None]  # [1, bins]
             bins = logits.shape[-1]
             index, masses = choose_bins(logits, coordinate_radius(bins), sampler)
-            return Token(token_id, tuple(self._model.coordinate_of(index, bins).tolist()), probability, masses, scores)
+            return Token(token_id, tuple(numbers.coordinate_of(index, bins).tolist()), probability, masses, scores)
         if token_id == allowed.size:
-            logits = self._model.size_logits(hidden)  # [2, bins]
+            logits = numbers.size_logits(hidden)  # [2, bins]
             bins = logits.shape[-1]
-            index, masses = choose_bins(logits, size_radius(bins, self._model.size_octaves), sampler)
-            return Token(token_id, tuple(self._model.size_of(index, bins).tolist()), probability, masses, scores)
+            index, masses = choose_bins(logits, size_radius(bins, numbers.size_octaves), sampler)
+            return Token(token_id, tuple(numbers.size_of(index, bins).tolist()), probability, masses, scores)
         return Token(token_id, scores=scores)
 
     def _forward(self, cache: DenseCache, x: Tensor, *, bidirectional: bool = False) -> Tensor:
@@ -233,15 +235,12 @@ class PlainRunner:
     def _embed(self, tokens: Sequence[Token]) -> Tensor:
         """Embed tokens as ``[T, dim]``: text by ids, coordinates and sizes by values."""
         x = self._model.embed(torch.tensor([token.id for token in tokens], device=self._device))
-        for count, embed in ((1, self._embed_coordinates), (2, self._model.embed_sizes)):
+        for count in (1, 2):
             rows = [row for row, token in enumerate(tokens) if len(token.values) == count]
-            if rows:
+            if rows and (numbers := self._model.numbers) is not None:
                 values = torch.tensor([tokens[row].values for row in rows], dtype=torch.float32, device=self._device)
-                x[rows] = embed(values)
+                x[rows] = numbers.embed_sizes(values) if count == 2 else numbers.embed_coordinates(values[:, 0])
         return x
-
-    def _embed_coordinates(self, values: Tensor) -> Tensor:
-        return self._model.embed_coordinates(values[:, 0])
 
 
 @dataclasses.dataclass(frozen=True)

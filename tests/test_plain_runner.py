@@ -136,6 +136,7 @@ class Heads:
     def __init__(self, **logits: list[float]) -> None:
         self.shape = tiny_model(tiny_config()).shape
         self.size_octaves = 10.0
+        self.numbers = self
         self._logits = {name: torch.tensor(values) for name, values in logits.items()}
         self.asked: list[str] = []
 

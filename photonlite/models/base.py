@@ -41,8 +41,8 @@ class Heads:
     """A model's heads as data: from raw hidden states ``[B, dim]`` to what the model's methods return."""
 
     text: Head  # to [B, vocab]
-    coordinate: Head  # to [B, bins]
-    size: Head  # to [B, 2 bins], width first
+    coordinate: Head | None = None  # to [B, bins]; None where the model has no `numbers`
+    size: Head | None = None  # to [B, 2 bins], width first; likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,28 @@ class CropEncoder(Protocol):
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor: ...
 
 
+class NumberHeads(Protocol):
+    """Coordinates and sizes as numbers, which some families read and write beside words.
+
+    Values in [0, 1] and bins are float32 and int64 on the model's device.
+    """
+
+    def embed_coordinates(self, values: Tensor) -> Tensor: ...  # [N] -> [N, dim]
+    def embed_sizes(self, values: Tensor) -> Tensor: ...  # widths and heights [N, 2] -> [N, dim]
+
+    # From raw hidden states [..., dim]:
+    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # [..., bins]
+    def size_logits(self, hidden: Tensor) -> Tensor: ...  # [..., 2, bins], width first
+
+    # From bins to values; those of a size are spaced evenly over `size_octaves` octaves up to 1:
+    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...
+    def size_of(self, index: Tensor, bins: int) -> Tensor: ...
+    @property
+    def size_octaves(self) -> float: ...
+
+
 class Model(Protocol):
-    """One family's network. Values in [0, 1] and bins are float32 and int64 on the model's device.
+    """One family's network.
 
     The fused parts are None where `forward`, or the model's own methods, serve as well. With `fp8` linear layers
     multiply e4m3 numbers; SettingsError on a card whose kernels cannot multiply the model's sizes.
@@ -131,28 +151,19 @@ class Model(Protocol):
     def heads(self) -> Heads | None: ...
     @property
     def input_weights(self) -> InputWeights | None: ...
+    @property
+    def numbers(self) -> NumberHeads | None: ...  # None: tokens are words only
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         """Estimate the root mean square of each layer's keys and values from the weights, within a factor of ten."""
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor: ...  # crops -> [prefix_length - 1, dim]
     def embed(self, ids: Tensor) -> Tensor: ...  # [...] -> [..., dim]
-    def embed_coordinates(self, values: Tensor) -> Tensor: ...  # [N] -> [N, dim]
-    def embed_sizes(self, values: Tensor) -> Tensor: ...  # widths and heights [N, 2] -> [N, dim]
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to raw hidden states ``[B, T, dim]``."""
 
-    # From raw hidden states [..., dim]:
-    def logits(self, hidden: Tensor) -> Tensor: ...  # [..., vocab]
-    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # [..., bins]
-    def size_logits(self, hidden: Tensor) -> Tensor: ...  # [..., 2, bins], width first
-
-    # From bins to values in [0, 1]; those of a size are spaced evenly over `size_octaves` octaves up to 1:
-    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...
-    def size_of(self, index: Tensor, bins: int) -> Tensor: ...
-    @property
-    def size_octaves(self) -> float: ...
+    def logits(self, hidden: Tensor) -> Tensor: ...  # raw hidden states [..., dim] -> [..., vocab]
 
 
 _AnyBase: Any = object  # type checkers then accept a view wherever a model is expected
@@ -166,6 +177,10 @@ class ModelView(_AnyBase):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+    @property
+    def numbers(self) -> Any:
+        return None if self._model.numbers is None else self  # with what a subclass defines of them
 
 
 class UnfusedModel(ModelView):

@@ -15,7 +15,7 @@ import contextlib
 import gc
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -31,6 +31,9 @@ _logger = logging.getLogger("photonlite")
 
 VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant != "scored")
 """Captured variants: the one with scores runs without a graph."""
+
+WORD_VARIANTS: tuple[Variant, ...] = ("text",)
+"""The same for a model without coordinates and sizes."""
 
 LONGEST = 4096
 """Positions of the longest graph of prompts: a longer launch takes so long that its kernels are launched meanwhile."""
@@ -151,9 +154,10 @@ class DecodeGraphs:
         capturer: Capturer,
         forward: Callable[[int, int], None],
         finalize: Callable[[int, int, Variant, bool], None],
+        variants: Sequence[Variant] = VARIANTS,
     ) -> GraphReport:
         """Capture `forward` of each slot and size, and `finalize` also of each variant, sampled or greedy."""
-        total = len(self._wanted) * len(self._slots) * (1 + 2 * len(VARIANTS))
+        total = len(self._wanted) * len(self._slots) * (1 + 2 * len(variants))
         with (
             measured(capturer) as report,
             tqdm(total=total, desc="capturing CUDA graphs", unit="graph", disable=None) as bar,
@@ -172,7 +176,7 @@ class DecodeGraphs:
                 else:
                     for slot in self._slots:
                         self._replays.pop((slot, size), None)
-                for slot, variant, sampled in itertools.product(self._slots, VARIANTS, (False, True)):
+                for slot, variant, sampled in itertools.product(self._slots, variants, (False, True)):
                     capture(finalize, f"{variant} finalize", slot, size, variant, sampled)
             result = report(len(self._replays))
             bar.set_postfix_str(f"{result.bytes / 2**20:.0f} MiB")

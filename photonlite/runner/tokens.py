@@ -26,7 +26,7 @@ from photonlite.kernels.reference.sampling import Logits
 from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
 from photonlite.kernels.triton_utils import HAS_TRITON
-from photonlite.models.base import Head, Model
+from photonlite.models.base import Head, Model, NumberHeads
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slots import NO_VALUE
 
@@ -37,23 +37,28 @@ SIZE_RATIO = 1.25  # bins within this factor of the chosen one count towards a s
 
 
 class InputEmbedding:
-    """Embeds words by their ids, coordinates and sizes by their bins or values."""
+    """Embeds words by their ids, and coordinates and sizes, where the model has them, by their bins or values."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        self._model = model
+        self._model, self._numbers = model, model.numbers
         self.bos = model.embed(torch.tensor([model.shape.bos_id], device=device))  # [1, dim]
-        bins = model.coordinate_logits(self.bos).shape[-1]
-        coordinates = model.coordinate_of(torch.arange(bins, device=device), bins)
-        bins = model.size_logits(self.bos).shape[-1]
-        self._sizes = model.size_of(torch.arange(bins, device=device), bins)
-        self._coordinates = model.embed_coordinates(coordinates).contiguous()  # [bins, dim]
         self._tables: InputTables | None = None  # of the fused kernel, if the model offers its weights
-        if device.type == "cuda" and HAS_TRITON and (weights := model.input_weights) is not None:
+        self.coordinates: list[float] = []
+        self.sizes: list[float] = []
+        if self._numbers is not None:
+            self._read_numbers(self._numbers, device)
+
+    def _read_numbers(self, numbers: NumberHeads, device: torch.device) -> None:
+        bins = numbers.coordinate_logits(self.bos).shape[-1]
+        coordinates = numbers.coordinate_of(torch.arange(bins, device=device), bins)
+        bins = numbers.size_logits(self.bos).shape[-1]
+        self._sizes = numbers.size_of(torch.arange(bins, device=device), bins)
+        self._coordinates = numbers.embed_coordinates(coordinates).contiguous()  # [bins, dim]
+        self.coordinates, self.sizes = coordinates.tolist(), self._sizes.tolist()
+        if device.type == "cuda" and HAS_TRITON and (weights := self._model.input_weights) is not None:
             frequencies = weights.frequencies.contiguous()
             own = self._coordinates, self._sizes, frequencies
             self._tables = InputTables(weights.words, *own, weights.weight, weights.bias)
-        self.coordinates: list[float] = coordinates.tolist()
-        self.sizes: list[float] = self._sizes.tolist()
 
     def pending(self, table: Tensor, rows: Tensor) -> Tensor:
         """Embed some rows, int32 ``[B]``, of the pending table, ``[R, 3]``, as ``[B, dim]``."""
@@ -62,18 +67,23 @@ class InputEmbedding:
         sampled = table.index_select(0, rows)
         ids, bins = sampled[:, 0], sampled[:, 1:]
         text = self._model.embed(ids)
+        if self._numbers is None:
+            return text
         # Every row is embedded in all three ways: clamp a bin of one kind to the table of the other.
         coordinate = self._coordinates[bins[:, 0].clamp(0, len(self._coordinates) - 1).long()]
-        size = self._model.embed_sizes(self._sizes[bins.clamp(0, len(self._sizes) - 1).long()])
+        size = self._numbers.embed_sizes(self._sizes[bins.clamp(0, len(self._sizes) - 1).long()])
         return _select(bins >= 0, text, coordinate, size)
 
     def tokens(self, rows: Tensor) -> Tensor:
         """Embed tokens, ``[T, 3]``, as ``[T, dim]``."""
-        ids, values = rows[:, 0], rows[:, 1:].contiguous().view(torch.float32)
+        text = self._model.embed(rows[:, 0])
+        if self._numbers is None:
+            return text
+        values = rows[:, 1:].contiguous().view(torch.float32)
         given = values != _NO_VALUE  # [T, 2]
         values = values.masked_fill(~given, 0)
-        coordinate = self._model.embed_coordinates(values[:, 0])
-        return _select(given, self._model.embed(ids), coordinate, self._model.embed_sizes(values))
+        coordinate = self._numbers.embed_coordinates(values[:, 0])
+        return _select(given, text, coordinate, self._numbers.embed_sizes(values))
 
 
 def _select(given: Tensor, text: Tensor, coordinate: Tensor, size: Tensor) -> Tensor:
@@ -110,14 +120,15 @@ def sample_from_hidden(
     """
     ids = coordinate = size = None
     near = around = 0.0
+    numbers = model.numbers
     if variant in WITH_IDS:
         ids = head_logits(model, "text", hidden)
-    if variant in WITH_COORDINATES:
+    if variant in WITH_COORDINATES and numbers is not None:
         coordinate = head_logits(model, "coordinate", hidden)
         near = coordinate_radius(coordinate.shape[-1])
-    if variant in WITH_SIZES:
+    if variant in WITH_SIZES and numbers is not None:
         size = head_logits(model, "size", hidden)
-        around = size_radius(size.shape[-1], model.size_octaves)
+        around = size_radius(size.shape[-1], numbers.size_octaves)
     logits = Logits(ids, coordinate, size, near, around)
     sample_tokens(logits, hidden, params, masks, results, pending, rows, sampled=sampled)
     if scores is not None and ids is not None:
@@ -127,11 +138,13 @@ def sample_from_hidden(
 def head_logits(model: Model, head: Literal["text", "coordinate", "size"], hidden: Tensor) -> Tensor:
     """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``, ``[B, bins]`` or ``[B, 2, bins]``."""
     heads = model.heads if hidden.is_cuda and HAS_TRITON else None
+    if heads is not None and (fused := getattr(heads, head)) is not None:
+        logits = apply_head(fused, hidden)
+        return logits.view(len(hidden), 2, -1) if head == "size" else logits
     if head == "text":
-        return model.logits(hidden) if heads is None else apply_head(heads.text, hidden)
-    if head == "coordinate":
-        return model.coordinate_logits(hidden) if heads is None else apply_head(heads.coordinate, hidden)
-    return model.size_logits(hidden) if heads is None else apply_head(heads.size, hidden).view(len(hidden), 2, -1)
+        return model.logits(hidden)
+    assert model.numbers is not None, f"a grammar wants the {head} head of a model that has none"
+    return model.numbers.coordinate_logits(hidden) if head == "coordinate" else model.numbers.size_logits(hidden)
 
 
 def apply_head(head: Head, hidden: Tensor) -> Tensor:

@@ -30,7 +30,15 @@ from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.runner.buffers import Buffers, KvFormat, PagedCache, transfer, transfer_back
-from photonlite.runner.graphs import Capturer, CudaCapturer, DecodeGraphs, GraphOptions, GraphReport
+from photonlite.runner.graphs import (
+    VARIANTS,
+    WORD_VARIANTS,
+    Capturer,
+    CudaCapturer,
+    DecodeGraphs,
+    GraphOptions,
+    GraphReport,
+)
 from photonlite.runner.images import ImageEncoder
 from photonlite.runner.prefill import Prefill, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, Variant
@@ -118,7 +126,8 @@ class TorchModelRunner:
         with torch.inference_mode():
             capturer = capturer or CudaCapturer(self._device)
             report = self._prefill.capture(capturer)  # larger, so captured before the others
-            report += self._graphs.capture(capturer, forward, finalize)
+            variants = VARIANTS if self._model.numbers is not None else WORD_VARIANTS
+            report += self._graphs.capture(capturer, forward, finalize, variants)
             self._pending.zero_()
         self._synchronize()
         return report

@@ -10,6 +10,7 @@ from photonlite.api import VisionModel
 from photonlite.errors import ImageNotFoundError, InputError, PromptError
 from photonlite.images.crops import cut_crops
 from photonlite.images.decode import load_image
+from photonlite.models.base import ModelView
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import SamplingSettings
 from photonlite.skills import caption, detect, point, query, segment
@@ -159,3 +160,20 @@ def test_an_image_encoded_by_the_async_twin_is_reused(model: VisionModel) -> Non
         return await model.adetect(image, "mug")
 
     assert run(main()) == model.detect(IMAGE, "mug")
+
+
+class WordsOnly(ModelView):
+    """A model without coordinates and sizes, as most families are."""
+
+    numbers = None
+
+
+def test_a_model_without_numbers_answers_in_words() -> None:
+    loaded = double()
+    words = LoadedModel("words", WordsOnly(loaded.model), loaded.prompts)
+    questions = [{"settings": {"max_tokens": 6}}, {"choices": ["ab", "ac"]}, {"regex": "[ab]{3}"}]
+
+    with serve(loaded) as model, VisionModel(words, CPU, torch.float64) as other:
+        for asked in questions:
+            assert other.query(IMAGE, "why?", **asked) == model.query(IMAGE, "why?", **asked)
+        assert other.caption(IMAGE) == model.caption(IMAGE)

@@ -1,5 +1,6 @@
 """The threads around the engine in every order that a seed draws: loop, handles, memory gate, pool of images."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -27,21 +28,21 @@ LONG_ANSWER = 400
 
 
 class Engine:
-    """An engine loop, and the requests that it was given."""
+    """An engine loop, and the requests that it has accepted."""
 
     def __init__(self, world: Interleaving, *, tokens: int = 3) -> None:
         self.world = world
         self.bench = Bench(ends_at(tokens), pages=1000, clock=lambda: world.now)
         self.loop = EngineLoop(self.bench.core)
         self.sequences: list[Sequence] = []
+        self._numbers = itertools.count()
 
     def submit(
         self, request: Request, sink: Sink, image: Any = None, *, submitted: float = 0.0, **options: object
     ) -> Sequence:
-        number, before = len(self.sequences), PREFIX if image else 1
-        sequence = Sequence(number, request, sink, before, image)
-        self.sequences.append(sequence)
+        sequence = Sequence(next(self._numbers), request, sink, PREFIX if image else 1, image)
         self.loop.submit(sequence)
+        self.sequences.append(sequence)
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:

@@ -36,16 +36,22 @@ def call(view: object, name: str) -> tuple[Any, Any]:
 def test_a_view_forwards_every_member() -> None:
     view = ModelView(Spy())  # type: ignore[arg-type]
     for name in PROPERTIES:
-        assert getattr(view, name) == (name,)
+        assert getattr(view, name) == (view if name == "numbers" else (name,))
     for name in METHODS:
         found, wanted = call(view, name)
         assert found == wanted
 
 
+def test_a_view_of_a_model_without_numbers_has_none() -> None:
+    spy = Spy()
+    spy.numbers = None
+    assert ModelView(spy).numbers is None  # type: ignore[arg-type]
+
+
 def test_an_unfused_model_forwards_everything_but_fused_parts() -> None:
     view = UnfusedModel(Spy())  # type: ignore[arg-type]
     for name in PROPERTIES:
-        assert getattr(view, name) == (None if name in FUSED else (name,))
+        assert getattr(view, name) == (None if name in FUSED else view if name == "numbers" else (name,))
     for name in METHODS:
         found, wanted = call(view, name)
         assert found == (("vision",) if name == "crop_encoder" else None if name in FUSED else wanted)

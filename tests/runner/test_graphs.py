@@ -13,6 +13,7 @@ from photonlite.kernels.columns import QUERY_TILE
 from photonlite.runner.graphs import (
     LONGEST,
     VARIANTS,
+    WORD_VARIANTS,
     CudaCapturer,
     DecodeGraphs,
     GraphOptions,
@@ -56,6 +57,15 @@ def captured(recorder: Recorder, options: GraphOptions, max_rows: int = 64) -> D
     graphs = DecodeGraphs(options, depth=2, max_rows=max_rows)
     graphs.report = graphs.capture(recorder, recorder.run, recorder.run)  # type: ignore
     return graphs
+
+
+def test_a_model_of_words_alone_needs_two_finalize_graphs_a_size() -> None:
+    recorder = Recorder()
+    graphs = DecodeGraphs(GraphOptions((1, 2)), depth=2, max_rows=64)
+
+    graphs.capture(recorder, recorder.run, recorder.run, WORD_VARIANTS)
+
+    assert {call[2:] for call in recorder.calls if len(call) == 4} == {("text", False), ("text", True)}
 
 
 def test_sizes_are_captured_from_the_largest_on_for_both_slots_and_all_variants() -> None:

@@ -122,6 +122,7 @@ class Heads:
     heads = None
 
     def __init__(self) -> None:
+        self.numbers = self
         self.shape = None
         self.asked: list[str] = []
 

@@ -11,6 +11,7 @@ size of bin k of n:        2 ** (10 k / (n - 1) - 10)  from 1/1024 to 1
 import functools
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,10 @@ class MoondreamModel(nn.Module):
             dim=text.dim,
             vocab_size=text.vocab_size,
         )
+
+    @property
+    def numbers(self) -> Self:
+        return self
 
     @property
     def crop_spec(self) -> CropSpec:
