@@ -16,13 +16,17 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
+from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import CropEncoder, Head, Heads, InputWeights, ModelShape, PromptDecoder, StepDecoder
 from photonlite.models.layers import MLP, Attention, layer_norm
 from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.fused.layers import PackedBlock, pack_blocks
+from photonlite.models.moondream.fused.mixture_decode import MixtureDecode
+from photonlite.models.moondream.fused.mixture_prefill import MixturePrefill
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
 from photonlite.models.moondream.text import TextDecoder
@@ -112,20 +116,30 @@ class MoondreamModel(nn.Module):
 
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
         words = self.text.wte
-        if self.config.text.tau or self.config.text.moe is not None:
-            return None
+        if self.text.is_mixture:
+            if fp8:
+                raise SettingsError(
+                    "engine setting 'fp8_linears' is on, but the decoder of this model has temperatures or experts, "
+                    "whose prompts have no FP8 products: leave the setting off (experts may be stored in FP8)"
+                )
+            return MixturePrefill(self.config.text, self.packed_blocks) if self._fused_in_half() else None
         if not fp8 and (not words.is_cuda or not HAS_TRITON or words.dtype == torch.float64):
             return None
         return FusedPrefill(self.config.text, self.packed_blocks, fp8=fp8)
 
     def step_decoder(self) -> StepDecoder | None:
         """Return fused kernels on a card, but None for float32, whose exactness tensor cores would cost."""
-        words = self.text.wte
-        if self.config.text.tau or self.config.text.moe is not None:
+        if not self._fused_in_half():
             return None
+        decoder = MixtureDecode if self.text.is_mixture else FusedDecode
+        return decoder(self.config.text, self.packed_blocks)
+
+    def _fused_in_half(self) -> bool:
+        """Return whether kernels that multiply on tensor cores can run: half precision on a card that has its types."""
+        words, moe = self.text.wte, self.config.text.moe
         if not words.is_cuda or not HAS_TRITON or words.dtype not in (torch.bfloat16, torch.float16):
-            return None
-        return FusedDecode(self.config.text, self.packed_blocks)
+            return False
+        return moe is None or not moe.fp8 or has_fp8(words.device)
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
         return self.vision.project(self.vision.encode(pixels), tiling)

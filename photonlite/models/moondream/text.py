@@ -87,6 +87,7 @@ class TextDecoder(nn.Module):
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.rotary_dim, self.rope_theta = config.rotary_dim, config.rope_theta
+        self.is_mixture = config.tau or config.moe is not None  # temperatures or experts: other fused kernels
         self.wte = nn.Parameter(torch.empty(config.vocab_size, config.dim))
         self.blocks = nn.ModuleList(DecoderBlock(config, layer) for layer in range(config.n_layers))
         self.post_ln = layer_norm(config.dim)

@@ -38,4 +38,32 @@ MUTANTS = [
         "= self._model.crop_encoder(fp8=fp8)\n",
         "tests/models/test_base.py",
     ),
+    Mutant(
+        "what the last block's experts return is forgotten",
+        "models/moondream/fused/mixture_decode.py",
+        "return add_and_norm(x, added, None, None)",
+        "return x",
+        "tests/models/moondream/fused/test_mixture.py",
+    ),
+    Mutant(
+        "every expert gets a share, chosen or not",
+        "kernels/reference/experts.py",
+        "best[:, :count].to(wide).softmax(dim=1)",
+        "best.to(wide).softmax(dim=1)[:, :count].contiguous()",
+        "tests/models/moondream/test_moondream3.py",
+    ),
+    Mutant(
+        "values are scaled as queries are",
+        "models/moondream/text.py",
+        "return q * of_q, v * of_v",
+        "return q * of_q, v * of_q",
+        "tests/models/moondream/test_moondream3.py",
+    ),
+    Mutant(
+        "both halves of a joined matrix are its upper one",
+        "models/moondream/weights.py",
+        "mapped.chunk(2)[self.half]",
+        "mapped.chunk(2)[0]",
+        "tests/models/moondream/test_moondream3.py",
+    ),
 ]

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from photonlite.kernels.activations import gelu_linear
+from photonlite.kernels.experts import experts_in, experts_out, route
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight
 from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
-from photonlite.models.layers import MLP
+from photonlite.kernels.reference.experts import ExpertWeight
+from photonlite.models.moondream.experts import MixtureMLP
 from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 
 Rows = tuple[Tensor, ...]
@@ -31,8 +33,34 @@ Rows = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """A block's experts, each of whose matrices is one tensor already."""
+
+    inward: ExpertWeight  # [E, 2 I, dim]
+    outward: ExpertWeight  # [E, dim, I]
+    rank_count: int  # experts of a row
+
+    def __call__(self, rows: Tensor, logits: Tensor) -> Tensor:
+        """Map rows ``[T, dim]`` with logits of the router ``[T, E]`` to shares of their results, ``[T, K, dim]``."""
+        routes = route(logits, self.rank_count)
+        return experts_out(experts_in(rows, routes, self.inward), routes, self.outward)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTemperature:
+    """What a block's queries and values are scaled by; see `models.moondream.text.Temperature`."""
+
+    weight: Tensor  # [2 H, 3 dim]: rows for queries, then for values
+    alpha: Tensor  # [H]
+    tanh_gelu: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """A decoder block's weights as two matrices instead of four; the block's parameters become views of them."""
+    """A decoder block's weights as two matrices instead of four; the block's parameters become views of them.
+
+    Where there are experts, the first matrix has the router in place of fc1, and the second one is that of attention.
+    """
 
     w_in: Tensor  # [(H + 2 H_kv) D + ff, dim]: q, k, v, fc1
     b_in: Tensor  # [(H + 2 H_kv) D + ff]
@@ -41,6 +69,12 @@ class PackedBlock:
     ln_weight: Tensor  # [dim]
     ln_bias: Tensor  # [dim]
     eps: float
+    experts: PackedExperts | None = None
+    tau: PackedTemperature | None = None
+
+    @property
+    def norm(self) -> tuple[Tensor, Tensor, float]:
+        return self.ln_weight, self.ln_bias, self.eps
 
 
 def pack_blocks(text: TextDecoder) -> tuple[PackedBlock, ...]:
@@ -50,20 +84,28 @@ def pack_blocks(text: TextDecoder) -> tuple[PackedBlock, ...]:
 
 @torch.no_grad()
 def _pack(block: DecoderBlock) -> PackedBlock:
-    if not isinstance(block.mlp, MLP):
-        raise AssertionError(f"block {block.layer} has experts: it is not packed")
-    qkv, fc1, proj, fc2 = block.attn.qkv, block.mlp.fc1, block.attn.proj, block.mlp.fc2
-    w_in = torch.cat((qkv.weight, fc1.weight))
-    b_in = torch.cat((qkv.bias, fc1.bias))
-    w_out = torch.cat((proj.weight, fc2.weight), dim=1)
+    attn, mlp = block.attn, block.mlp
+    qkv, proj = attn.qkv, attn.proj
+    inward = mlp.router if isinstance(mlp, MixtureMLP) else mlp.fc1
+    w_in = torch.cat((qkv.weight, inward.weight))
+    b_in = torch.cat((qkv.bias, inward.bias))
     rows, columns = len(qkv.weight), proj.weight.shape[1]
     _share(qkv, w_in[:rows], b_in[:rows])
-    _share(fc1, w_in[rows:], b_in[rows:])
-    _share(proj, w_out[:, :columns], proj.bias)
-    _share(fc2, w_out[:, columns:], fc2.bias)
+    _share(inward, w_in[rows:], b_in[rows:])
     wide = torch.promote_types(proj.bias.dtype, torch.float32)
-    b_out = (proj.bias.to(wide) + fc2.bias.to(wide)).detach()
-    return PackedBlock(w_in, b_in, w_out, b_out, block.ln.weight.detach(), block.ln.bias.detach(), block.ln.eps)
+    w_out, b_out, experts = proj.weight.detach(), proj.bias.detach().to(wide), None
+    if isinstance(mlp, MixtureMLP):
+        experts = PackedExperts(mlp.fc1.stored, mlp.fc2.stored, mlp.rank_count)
+    else:
+        w_out = torch.cat((proj.weight, mlp.fc2.weight), dim=1)
+        _share(proj, w_out[:, :columns], proj.bias)
+        _share(mlp.fc2, w_out[:, columns:], mlp.fc2.bias)
+        b_out = (b_out + mlp.fc2.bias.to(wide)).detach()
+    tau = None
+    if attn.tau is not None:
+        tau = PackedTemperature(torch.cat((attn.tau.wq, attn.tau.wv)), attn.tau.alpha.detach(), attn.tau.gelu == "tanh")
+    norm = block.ln.weight.detach(), block.ln.bias.detach(), block.ln.eps
+    return PackedBlock(w_in, b_in, w_out, b_out, *norm, experts, tau)
 
 
 def _share(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
