@@ -27,8 +27,8 @@ MUTANTS = [
     Mutant(
         "a packed model keeps its weights twice",
         "models/moondream/fused/layers.py",
-        "_share(fc1, w_in[rows:], b_in[rows:])",
-        "_share(fc1, w_in[rows:].clone(), b_in[rows:])",
+        "_share(inward, w_in[rows:], b_in[rows:])",
+        "_share(inward, w_in[rows:].clone(), b_in[rows:])",
         "tests/models/moondream/fused/test_layers.py",
     ),
     Mutant(
