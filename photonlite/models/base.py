@@ -73,6 +73,8 @@ class PackedPrompts:
     table: Tensor  # [R, P]: pages of each row
     last: Tensor  # [R]: index of each row's last position on the axis; any for an unused row
     lengths: Tensor  # [R]: positions of each row up to there; 0 for an unused row
+    turns: Tensor | None = None  # [T, 3]: time, height and width that rotate each position; unless given, `positions`
+    deepstack: Tensor | None = None  # [D, T, dim]: added behind each of the first layers, 0 where there is no image
 
 
 class PromptDecoder(Protocol):
@@ -93,6 +95,7 @@ class NextPositions:
     positions: Tensor  # [B], of any stride
     slots: Tensor  # [B], of the same stride: page * page size + offset of keys and values
     table: Tensor  # [B, P]: pages of each sequence, rows contiguous
+    turns: Tensor | None = None  # [B], of the same stride: what rotates each position; unless given, `positions`
 
 
 class StepDecoder(Protocol):

@@ -21,9 +21,10 @@ from photonlite.kernels.prefill_attention import paged_prefill_attention
 from photonlite.kernels.reference.attention import indexable
 from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.models.base import KvPages, PackedPrompts
+from photonlite.models.fused_layers import Fp8Linear, Norm, Rows, WideLinear
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
-from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, PackedBlock, Rows, WideLinear, join_layers
+from photonlite.models.moondream.fused.layers import PackedBlock, join_layers
 
 
 class FusedPrefill:

@@ -38,7 +38,7 @@ class FusedDecode:
             norm_linear(into, block.w_qkv, block.b_qkv, qkv)
             decode_attention(
                 qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
-                norms=block.norms, k_scale=k_scale, v_scale=v_scale,
+                turns=rows.turns, norms=block.norms, k_scale=k_scale, v_scale=v_scale,
             )  # fmt: skip
             add_linear(attended, block.w_proj, x, (block.gain_mlp, between))
             norm_linear(between, block.w_gate_up, None, inside, gated=True)

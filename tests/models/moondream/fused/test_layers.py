@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from photonlite.models.fused_layers import Fp8Linear, Norm, WideLinear
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused.layers import Fp8Linear, Norm, WideLinear, join_layers, pack_blocks
+from photonlite.models.moondream.fused.layers import join_layers, pack_blocks
 from photonlite.models.moondream.model import MoondreamModel
 from tests.tiny import tiny_config, tiny_model
 

@@ -69,6 +69,7 @@ class Context:
         page: Positions of a page.
         kv_dtype: Of the cache; that of the decoder unless given.
         steps: That may be run.
+        delta: Added to the index of a position for what rotates it, as behind an image.
     """
 
     def __init__(
@@ -79,8 +80,9 @@ class Context:
         page: int = 16,
         kv_dtype: torch.dtype | None = None,
         steps: int = 10,
+        delta: int = 0,
     ) -> None:
-        self._text, self._page = text, page
+        self._text, self._page, self._delta = text, page, delta
         self.device, self.dtype = text.words.device, text.words.dtype
         generator = torch.Generator(self.device).manual_seed(0)
         each = -(-(max(lengths) + steps) // page)
@@ -102,7 +104,8 @@ class Context:
         self._aim()
 
     def fused(self, decoder: FusedDecode, x: Tensor) -> Tensor:
-        given = NextPositions(self.rows[:, POSITION], self.rows[:, WRITE_SLOT], self.rows[:, PAGES:])
+        turns = (self.rows + self._delta)[:, POSITION] if self._delta else None
+        given = NextPositions(self.rows[:, POSITION], self.rows[:, WRITE_SLOT], self.rows[:, PAGES:], turns)
         with torch.inference_mode():
             return decoder(x.to(self.device, self.dtype, copy=True), given, self.cache)
 
@@ -110,7 +113,8 @@ class Context:
         with torch.inference_mode():
             attention = decode_attention(self.cache, self.rows)
             x = x.to(self.device, self.dtype)[:, None]
-            return self._text(x, self.rows[:, POSITION : POSITION + 1].expand(3, -1, -1), attention)[:, 0]
+            turns = self.rows[:, POSITION : POSITION + 1] + self._delta
+            return self._text(x, turns.expand(3, -1, -1), attention)[:, 0]
 
     def _aim(self) -> None:
         position = self.rows[:, POSITION].long()

@@ -14,12 +14,14 @@ from tests.models.qwen.fused.steps import CONFIGS, Context, embeddings, fused_de
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.float64, FP8], ids=["wide-kv", "fp8-kv"])
-@pytest.mark.parametrize("page", [1, 4, 32])
+@pytest.mark.parametrize(("page", "delta"), [(1, 0), (4, 0), (32, 6)])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_steps_equal_those_of_the_plain_decoder(name: str, page: int, kv_dtype: torch.dtype) -> None:
+def test_steps_equal_those_of_the_plain_decoder(name: str, page: int, delta: int, kv_dtype: torch.dtype) -> None:
     text = random_decoder(*CONFIGS[name]).double()
     decoder = fused_decode(text)
-    fused, plain = (Context(text, [31, 0, 63, 64, 7], page=page, kv_dtype=kv_dtype) for _ in range(2))
+    fused, plain = (
+        Context(text, [31, 0, 63, 64, 7], page=page, kv_dtype=kv_dtype, delta=delta) for _ in range(2)
+    )  # fmt: skip
 
     for step in range(4):
         x = embeddings(5, text.config.dim, step).double()

@@ -1,0 +1,129 @@
+"""The decoder in prompts: rows of any lengths on one axis, eight kernels a block.
+
+```
+x ─┬─ norm ── w_qkv ── norms, rotary, write ── paged attention ── w_proj ─┐
+   └───────────────────────────────────────────────────────────────────── + ─┬─ norm ── w_gate_up ── SwiGLU ── w_down ─┐
+                                                                             └──────────────────────────────────────── +
+```
+
+A product adds to the stream itself, except the first, whose input belongs to the caller, and those in FP8: there the
+norm behind it adds. The norm also adds features of deepstack, which enter the stream behind the first blocks.
+The last block computes keys and values of all positions, and the rest only for each row's last position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from photonlite.kernels.fp8 import quantise_rows
+from photonlite.kernels.paged_attention import paged_attention
+from photonlite.kernels.prefill_attention import paged_prefill_attention
+from photonlite.kernels.reference.attention import indexable
+from photonlite.kernels.rotary import rotary_gelu_write
+from photonlite.models.base import KvPages, PackedPrompts
+from photonlite.models.fused_layers import Fp8Linear, Linear, Norm, Rows, WideLinear
+from photonlite.models.qwen.fused.layers import BlockWeights
+
+
+class FusedPrefill:
+    """Runs prompts; SettingsError for `fp8` on a card that cannot multiply these sizes.
+
+    `rotary` is ``[2, positions, D / 2]``, `axes`, int32 ``[D / 2]``: the column of `PackedPrompts.turns` of each pair.
+    """
+
+    def __init__(
+        self, blocks: Sequence[BlockWeights], rotary: Tensor, axes: Tensor, heads: int, *, fp8: bool = False
+    ) -> None:
+        linear = Fp8Linear if fp8 else WideLinear
+        self._blocks = blocks
+        self._rotary, self._axes = rotary, axes
+        self._heads = heads
+        self._fp8 = fp8
+        self._qkv = [linear(block.w_qkv, block.b_qkv) for block in blocks]
+        self._proj = [linear(block.w_proj, None) for block in blocks]
+        self._gate_up = [linear(block.w_gate_up, None) for block in blocks]
+        self._down = [linear(block.w_down, None) for block in blocks]
+        self._norms_in = [Norm(block.gain_in, None, block.eps, fp8) for block in blocks]
+        self._norms_mlp = [Norm(block.gain_mlp, None, block.eps, fp8) for block in blocks]
+        last, width = blocks[-1], blocks[-1].w_proj.shape[1]
+        self._last_kv = linear(last.w_qkv[width:], None if last.b_qkv is None else last.b_qkv[width:])
+
+    def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        own = x
+        x, rows = self._norms_in[0](x, None, None)
+        for index in range(len(self._blocks) - 1):
+            attended = self._attend(index, rows, prompts, cache)
+            x, rows = self._join(x, self._proj[index], attended, self._norms_mlp[index], own=x is own)
+            inside = self._gate_up[index].swiglu(rows)
+            deepstack = _deepstack(prompts, index)
+            x, rows = self._join(x, self._down[index], inside, self._norms_in[index + 1], deepstack)
+        return self._last_block(x, rows, prompts, cache)
+
+    def activation_bytes(self, positions: int) -> int:
+        """Return an upper bound: the products of a block and what is made of them, and some hidden states."""
+        block = self._blocks[0]
+        dim, width = block.w_proj.shape
+        wide = len(block.w_qkv) + 2 * width + 2 * len(block.w_gate_up) + 8 * dim
+        return positions * wide * block.w_qkv.element_size()
+
+    def _attend(self, index: int, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Rows:
+        keys, values = cache.layer(index)
+        k_scale, v_scale = cache.scales[index]
+        q, attended = self._rotate(index, self._qkv[index](rows), prompts, prompts.slots, cache, self._heads)
+        paged_prefill_attention(
+            q, keys, values, prompts.table, prompts.tiles, attended, k_scale=k_scale, v_scale=v_scale
+        )
+        return self._rows(attended)
+
+    def _rotate(
+        self, index: int, h: Tensor, prompts: PackedPrompts, slots: Tensor | None, cache: KvPages, heads: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return rotated queries, and room for what attention makes of them; store keys and values in `slots`."""
+        keys, values = cache.layer(index)
+        k_scale, v_scale = cache.scales[index]
+        turns, axes = (prompts.positions, None) if prompts.turns is None else (prompts.turns, self._axes)
+        return rotary_gelu_write(
+            h, turns, slots, self._rotary, keys, values, heads,
+            axes=axes, norms=self._blocks[index].norms, k_scale=k_scale, v_scale=v_scale,
+        )  # fmt: skip
+
+    def _join(
+        self, x: Tensor, linear: Linear, rows: Rows, norm: Norm, extra: Tensor | None = None, *, own: bool = False
+    ) -> tuple[Tensor, Rows]:
+        """Return the stream `x` plus a product and `extra`, and its norm; a caller's `own` stream stays unchanged."""
+        if isinstance(linear, WideLinear) and not own:
+            linear.add_to(x, rows)
+            return norm(x, extra, None)
+        delta = linear(rows)
+        return norm(x, delta if extra is None else delta.add_(extra), None)
+
+    def _last_block(self, x: Tensor, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        """Write keys and values of all positions; return the states of the last ones, ``[R, dim]``."""
+        index, last = len(self._blocks) - 1, prompts.last
+        keys, values = cache.layer(index)
+        self._rotate(index, self._last_kv(rows), prompts, prompts.slots, cache, 0)
+        ends = replace(
+            prompts,
+            positions=prompts.positions.index_select(0, last),
+            turns=None if prompts.turns is None else prompts.turns.index_select(0, last),
+        )
+        x, rows = x.index_select(0, last), tuple(_select(row, last) for row in rows)
+        q, _ = self._rotate(index, self._qkv[index](rows), ends, None, cache, self._heads)
+        attended = paged_attention(q, keys, values, prompts.table, prompts.lengths, *cache.scales[index]).flatten(1)
+        x, rows = self._join(x, self._proj[index], self._rows(attended), self._norms_mlp[index])
+        x = x + self._down[index](self._gate_up[index].swiglu(rows))
+        deepstack = _deepstack(prompts, index)
+        return x if deepstack is None else x + deepstack.index_select(0, last)
+
+    def _rows(self, x: Tensor) -> Rows:
+        return quantise_rows(x) if self._fp8 else (x,)
+
+
+def _deepstack(prompts: PackedPrompts, index: int) -> Tensor | None:
+    """Return what is added behind a block, ``[T, dim]``, if anything is."""
+    return None if prompts.deepstack is None or index >= len(prompts.deepstack) else prompts.deepstack[index]
+
+
+def _select(rows: Tensor, places: Tensor) -> Tensor:
+    return indexable(rows).index_select(0, places).view(rows.dtype)
