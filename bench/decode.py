@@ -1,11 +1,12 @@
-"""The period of pipelined decoding: `python -m bench.decode --device cuda`.
+"""The period of pipelined decoding: `python -m bench.decode --device cuda`, `--shape moondream3` for other models.
 
 Sequences are handed in together, prefilled together and decoded to their ends by the whole engine, as in
 `bench.bubble`; a period goes from one commit to the next while the batch is full. Engines differ in one setting each:
 keys and values in FP8, or plain PyTorch operations in the same CUDA graphs instead of fused kernels.
 
 Floor: the bytes of the decoder's matrices, of the language head, and of the keys and values of all sequences, over the
-read bandwidth of the same run.
+read bandwidth of the same run. Of experts it counts as many as even routes would meet; the report says how many random
+words really do.
 """
 
 import dataclasses
@@ -23,7 +24,9 @@ from bench.bubble.subjects import PROMPT, SPREAD, STOP, Subject, Workload, engin
 from bench.gpu.command import Bench, parse, say, show_log
 from bench.gpu.figures import Figure
 from bench.gpu.models import endless_model, prompts_of
+from bench.gpu.routes import random_routes, routes_row, routes_table
 from bench.gpu.samples import Sample
+from bench.shapes import SHAPES
 from photonlite.observe.trace import Tracer
 
 NOTES = """\
@@ -80,6 +83,8 @@ class Decoding:
         name = "random weights"
         self._subject = Subject(name, model, vocabulary, options.where, options.dtype, stop, prompt, spread)
         self._steps: list[list[str]] = []
+        self._routes: list[list[str]] = []
+        self._model = model
 
     def run(self, name: str, reference: Mapping[str, float]) -> None:
         """Measure a variant with each number of streams on one engine."""
@@ -103,9 +108,10 @@ class Decoding:
         traced = self._round(rig, variant, streams, rounds, traced=True)
         sample = Sample.of(typical([end - start for start, end in pairwise(one.commits)]) for one in plain)
         what = f"{variant.what}, {many(streams)}"
+        self._show_routes(streams)
         own = min(reference.values(), default=None) if streams == 1 and variant.workload == "text" else None
         self._bench.figure(
-            Figure(what, sample, variant.aims.get(streams), bound=self._floor(variant, streams), reference=own)
+            Figure(what, sample, self._aim(variant, streams), bound=self._floor(variant, streams), reference=own)
         )
         self._steps.append(_step_cells(what, steady(traced.steady_spans)))
         head = ["what", "forward (ms)", "finalize (ms)", "idle (us)", "busy", "host tick (us)"]
@@ -123,6 +129,23 @@ class Decoding:
         context = self._subject.prompt + (self._subject.stop - longest) / 2
         fp8 = variant.settings.get("kv_dtype") == "fp8"
         return self._bench.floors.decode(streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize)
+
+    def _aim(self, variant: Variant, streams: int) -> float | None:
+        """Return the aim of the period: those of variants are of Moondream 2, other shapes have one of words."""
+        name = self._bench.options.shape
+        if name == "moondream2":
+            return variant.aims.get(streams)
+        return SHAPES[name].step_aims.get(streams) if variant is VARIANTS["bf16"] else None
+
+    def _show_routes(self, streams: int) -> None:
+        """Add to the report how many experts random words of as many sequences meet."""
+        moe = self._bench.config.text.moe
+        if moe is None or any(row[0] == str(streams) for row in self._routes):
+            return
+        counts = random_routes(self._model, streams)
+        if counts:
+            self._routes.append(routes_row(streams, moe.num_experts, moe.experts_per_token, counts))
+            self._bench.section("Different experts of a step, for random words", routes_table(self._routes))
 
     def _save(self, traced: Round, what: str, tracer: Tracer) -> None:
         folder = self._bench.options.trace

@@ -30,6 +30,7 @@ class Shape:
 
 
 MOONDREAM2: dict[str, Any] = {"model_type": "moondream2"}
+MOONDREAM3: dict[str, Any] = {"model_type": "moondream3"}
 
 TINY: dict[str, Any] = MOONDREAM2 | {
     "text": {"dim": 32, "ff_dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 2320, "max_context": 256},
@@ -46,6 +47,15 @@ TINY: dict[str, Any] = MOONDREAM2 | {
     },
 }
 """A rehearsal for machines without a card: the same code paths, as many crops, figures that mean nothing."""
+
+_EXPERTS8: dict[str, Any] = {"text": {"moe": {"fp8": True}}}
+_TINY_MOE = {"num_experts": 8, "experts_per_token": 2, "expert_inner_dim": 16, "start_layer": 1}
+_TINY_REGION = {"decoder": "linear", "norm": True}
+
+
+def _tiny_moondream3(*, fp8: bool) -> dict[str, Any]:
+    text = TINY["text"] | {"n_layers": 3, "moe": _TINY_MOE | {"fp8": fp8}}
+    return TINY | {"model_type": "moondream3", "text": text, "region": TINY["region"] | _TINY_REGION}
 
 
 def _qwen(
@@ -103,6 +113,20 @@ _TINY25 = _qwen("qwen2_5_vl", (2, 256, 4, 1, 96), **_FEW, **_SMALL, fullatt_bloc
 
 SHAPES = {
     "moondream2": Shape("Moondream 2", "moondream", MOONDREAM2, TINY),
+    "moondream3": Shape(
+        "Moondream 3",
+        "moondream",
+        MOONDREAM3,
+        _tiny_moondream3(fp8=False),
+        {1: 1.25e-3, 8: 3.7e-3, 32: 6.3e-3},
+    ),
+    "moondream3-fp8": Shape(
+        "Moondream 3 with experts in FP8",
+        "moondream",
+        MOONDREAM3 | _EXPERTS8,
+        _tiny_moondream3(fp8=True),
+        {1: 1.0e-3, 8: 2.35e-3, 32: 4.2e-3},
+    ),
     "qwen3-vl-2b": Shape(
         "Qwen3-VL-2B",
         "qwen",

@@ -16,6 +16,7 @@ from photonlite.models.base import Model
 from photonlite.models.layers import RMSNorm
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.experts import ExpertLinear
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import load_model
 from photonlite.request import Request, SamplingSettings, Token
@@ -34,6 +35,7 @@ STOP = PROMPT + LENGTH - 1
 answer of ``STOP - p + 1`` tokens ends at `STOP`."""
 
 _STD = 0.02
+_QUANTISED_STD = 64.0  # of e4m3 numbers in front of their scale
 _PAGE = 16
 
 
@@ -93,6 +95,13 @@ def fill_randomly(model: nn.Module, seed: int) -> None:
     """Draw all weights from a normal distribution, but make the norms the identity."""
     generators: dict[torch.device, torch.Generator] = {}
     for module in model.modules():
+        if isinstance(module, ExpertLinear) and module.scale is not None:
+            module.scale.fill_(_STD / _QUANTISED_STD)
+            for index, matrix in enumerate(module.weight):  # e4m3 is not drawn itself
+                generator = generators.setdefault(matrix.device, torch.Generator(matrix.device).manual_seed(seed))
+                wide = torch.randn(matrix.shape, device=matrix.device, generator=generator) * _QUANTISED_STD
+                module.weight[index] = wide.clamp(-448, 448).to(matrix.dtype)
+            continue
         for parameter in module.parameters(recurse=False):
             if isinstance(module, nn.LayerNorm | RMSNorm):
                 parameter.fill_(float(parameter is module.weight))

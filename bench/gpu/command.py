@@ -18,12 +18,14 @@ from bench.gpu.floors import Floors, measure_floors
 from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.reference import ask
-from bench.shapes import MOONDREAM2, TINY
+from bench.shapes import SHAPES
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.moondream.config import MoondreamConfig
 
 T = TypeVar("T")
+
+_SHAPES = [name for name, shape in SHAPES.items() if shape.family == "moondream"]
 
 
 def parse(name: str, description: str | None, parts: Sequence[str], arguments: Sequence[str] | None) -> "Options":
@@ -39,6 +41,7 @@ def parse(name: str, description: str | None, parts: Sequence[str], arguments: S
         prog=f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--shape", choices=_SHAPES, default="moondream2", help="of the model")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="parts to run; all by default")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each figure, after a warm-up")
@@ -64,6 +67,7 @@ class Options(argparse.Namespace):
     Attributes:
         device: The name given on the command line.
         where: The device.
+        shape: Name of the model's shape.
         tiny: Whether this is a rehearsal.
         only: Parts to run.
         rounds: Measurements of each figure.
@@ -76,6 +80,7 @@ class Options(argparse.Namespace):
 
     device: str
     where: torch.device
+    shape: str
     tiny: bool
     only: list[str]
     rounds: int
@@ -117,14 +122,15 @@ class Bench:
     ) -> None:
         self.options = options
         self.clock = Clock(options.where)
-        self.config = MoondreamConfig.from_dict(TINY if options.tiny else MOONDREAM2)
+        shape = SHAPES[options.shape]
+        self.config = MoondreamConfig.from_dict(shape.tiny if options.tiny else shape.raw)
         self._page = Page(title, options.output)
         self._bound = bound
         self._begun = time.perf_counter()
         self._figures: list[Figure] = []
         self._failures: list[str] = []
         self._floors: Floors | None = None
-        self._put("", self._preamble(model or "Moondream 2's shape, random weights"))
+        self._put("", self._preamble(model or f"{shape.title}'s shape, random weights"))
         if figures:
             self._put("Figures", "None yet.")
 

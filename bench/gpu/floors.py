@@ -1,6 +1,7 @@
 """The least time that a stage could take, from rates that the device reached in the same run.
 
-Decoding must read its matrices, its keys and its values, at the read bandwidth. Encoding and prefill must compute their
+Decoding must read its matrices, its keys and its values, at the read bandwidth. Of experts it must read those that some
+sequence goes to: as many as routes drawn evenly and independently would meet. Encoding and prefill must compute their
 products and their attention, each of them timed alone in its own shape. Norms, activations, rotations and residuals
 count nothing: a run at its floor has hidden them all.
 """
@@ -65,7 +66,8 @@ class Floors:
         """
         text = self._config.text
         kv = 2 * text.n_layers * text.kv_heads * text.head_dim * kv_bytes
-        return (decoder_bytes(self._config, self._dtype, head=head) + streams * context * kv) / self.ceilings.read
+        weights = decoder_bytes(self._config, self._dtype, head=head) + expert_bytes(self._config, self._dtype, streams)
+        return (weights + streams * context * kv) / self.ceilings.read
 
     def _encoder(self, crops: int, *, fp8: bool = False) -> Stage:
         """Encode crops, without the projection into the decoder's space."""
@@ -123,18 +125,54 @@ def encoder_products(config: MoondreamConfig, crops: int) -> list[Product]:
 def prefill_products(config: MoondreamConfig, tokens: int) -> list[Product]:
     """List the matrix products of the decoder for this number of positions.
 
-    Products that share an input, or are summed, count as one.
+    Products that share an input, or are summed, count as one, and so do those of all experts.
     """
-    text = config.text
+    text, moe = config.text, config.text.moe
     qkv = (text.n_heads + 2 * text.kv_heads) * text.head_dim
-    return [
-        Product(tokens, text.dim, qkv + text.ff_dim, text.n_layers),
-        Product(tokens, text.dim + text.ff_dim, text.dim, text.n_layers),
+    dense, sparse = _layers(config)
+    products = [
+        Product(tokens, text.dim, qkv + text.ff_dim, dense),
+        Product(tokens, text.dim + text.ff_dim, text.dim, dense),
     ]
+    if moe is not None:
+        products += [
+            Product(tokens, text.dim, qkv + moe.num_experts, sparse),
+            Product(tokens, text.dim, text.dim, sparse),
+            Product(tokens * moe.experts_per_token, text.dim, 2 * moe.expert_inner_dim, sparse),
+            Product(tokens * moe.experts_per_token, moe.expert_inner_dim, text.dim, sparse),
+        ]
+    if text.tau:
+        products.append(Product(tokens, qkv, 2 * text.n_heads, text.n_layers))
+    return [one for one in products if one.count]
 
 
 def decoder_bytes(config: MoondreamConfig, dtype: torch.dtype, *, head: bool = True) -> int:
-    """Count the bytes of the decoder's matrices, with or without the language head."""
+    """Count the bytes of the decoder's matrices without experts, with or without the language head."""
     text = config.text
-    weights = sum(one.inner * one.outer * one.count for one in prefill_products(config, 1))
+    weights = sum(one.inner * one.outer * one.count for one in prefill_products(config, 1) if one.rows == 1)
     return (weights + head * text.vocab_size * text.dim) * dtype.itemsize
+
+
+def expert_bytes(config: MoondreamConfig, dtype: torch.dtype, streams: int) -> float:
+    """Count the bytes of the experts that a step of some sequences reads, if routes are even and independent."""
+    moe = config.text.moe
+    if moe is None:
+        return 0.0
+    met = moe.num_experts * (1 - (1 - moe.experts_per_token / moe.num_experts) ** streams)
+    return met * _layers(config)[1] * bytes_of_expert(config, dtype)
+
+
+def bytes_of_expert(config: MoondreamConfig, dtype: torch.dtype) -> int:
+    """Count the bytes of one expert of one layer."""
+    moe, dim = config.text.moe, config.text.dim
+    if moe is None:
+        return 0
+    numbers, rows = 3 * moe.expert_inner_dim * dim, 2 * moe.expert_inner_dim + dim
+    return numbers + 4 * rows if moe.fp8 else numbers * dtype.itemsize
+
+
+def _layers(config: MoondreamConfig) -> tuple[int, int]:
+    """Return how many layers have an MLP, and how many have experts."""
+    text, moe = config.text, config.text.moe
+    dense = text.n_layers if moe is None else min(moe.start_layer, text.n_layers)
+    return dense, text.n_layers - dense

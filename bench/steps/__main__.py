@@ -4,6 +4,7 @@ A step embeds the last token of each sequence, runs the decoder, the language he
 graph, replayed. No engine, host or scheduler is part of it: for whole periods see `bench.decode`.
 
 Floor: the bytes of all matrices, and of the keys and values of all sequences, over the read bandwidth of the same run.
+Of experts it counts those that the step's rows go to; the report says how many.
 """
 
 import argparse
@@ -25,7 +26,9 @@ from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure
 from bench.gpu.machine import describe
 from bench.gpu.page import Page
+from bench.gpu.routes import routes_row, routes_table
 from bench.shapes import SHAPES
+from bench.steps.mixture import mixture_parts_of
 from bench.steps.parts import Part, parts_of
 from bench.steps.subjects import Rows, Subject, make_subject
 from photonlite.device.names import resolve_device
@@ -45,6 +48,7 @@ class Report:
     seconds: float
     rows: list[list[str]]
     parts: list[list[str]]
+    routes: list[list[str]]
     failures: list[str]
 
     def attempt(self, what: str, work: Callable[[], T]) -> T | None:
@@ -73,6 +77,12 @@ class Report:
         print("    " + " | ".join(row), flush=True)
         self.page.put("Kernels, each alone behind itself", table(PART_HEAD, self.parts))
 
+    def add_routes(self, row: list[str]) -> None:
+        """Add a row of experts that a step meets."""
+        self.routes.append(row)
+        print("    experts: " + " | ".join(row), flush=True)
+        self.page.put("Different experts of a step", routes_table(self.routes))
+
     def fail(self, what: str, text: str) -> None:
         """Report what could not be measured."""
         self.failures.append(f"- {what}: {text:.300}")
@@ -88,7 +98,13 @@ def measure_row(
     rows = report.attempt(f"{what}, rows", partial(Rows, subject, streams, context))
     if rows is None:
         return
-    bound = None if ceilings is None else subject.bytes_of(streams, context) / ceilings.read
+    met: list[int] = []
+    if subject.mixture is not None:
+        met = report.attempt(f"{what}, experts", rows.met) or []
+    moe = None if subject.mixture is None else subject.mixture.config.text.moe
+    if moe is not None and met:
+        report.add_routes(routes_row(streams, moe.num_experts, moe.experts_per_token, met))
+    bound = None if ceilings is None else subject.bytes_of(streams, context, met) / ceilings.read
     plain = report.attempt(f"{what}, plain", lambda: clock.measure(rows.plain, rounds=rounds, graphed=True))
     fused = None
     if subject.fused is not None or clock.device.type == "cuda":  # some decoders have no fused steps on a CPU
@@ -123,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = resolve_device(options.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    report = Report(Page("Decode steps", options.output), time.perf_counter(), options.seconds, [], [], [])
+    report = Report(Page("Decode steps", options.output), time.perf_counter(), options.seconds, [], [], [], [])
     kind = str(dtype).removeprefix("torch.")
     report.page.put(
         "", f"{time.strftime('%Y-%m-%d')}, {describe(device)}. Random weights in {kind}, context {options.context}."
@@ -144,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             aim = None if options.tiny or options.context != 1000 else SHAPES[name].step_aims.get(streams)
             what = f"{name}, {many(streams)}"
             measure_row(report, clock, subject, ceilings, what, streams, options.context, options.rounds, aim)
-            parts = parts_of(subject, streams, options.context) if options.parts and usable(device) else {}
+            make_parts = parts_of if subject.mixture is None else mixture_parts_of
+            parts = make_parts(subject, streams, options.context) if options.parts and usable(device) else {}
             for part, make in parts.items():
                 full = f"{what}, {part}"
                 report.attempt(full, partial(measure_part, report, clock, full, make, options.rounds))

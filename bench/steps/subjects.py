@@ -1,6 +1,6 @@
 """What a decode step takes: a decoder with random weights in both forms, and rows with a full context."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.bubble.subjects import fill_randomly, random_model
+from bench.gpu.floors import bytes_of_expert
+from bench.gpu.routes import counting_experts
 from bench.shapes import Shape
 from photonlite.kernels import columns
 from photonlite.kernels.reference.sampling import Logits
@@ -15,6 +17,8 @@ from photonlite.kernels.sampling import sample_tokens
 from photonlite.models.base import Head, ModelShape, NextPositions, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.experts import MixtureMLP
+from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.qwen.config import QwenConfig, TextConfig
 from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
@@ -38,8 +42,10 @@ class Subject:
         plain: Its steps in plain operations: embeddings ``[B, 1, dim]``, positions ``[B, 1]`` and attention to states.
         head: Its language head as data, for fused kernels.
         logits: The same in plain operations.
-        weight_bytes: Of all matrices that a step reads.
+        weight_bytes: Of all matrices that every step reads.
+        expert_bytes: Of one expert of one layer, which a step reads if a row goes to it.
         text: The decoder, where `bench.steps.parts` can run its kernels one by one.
+        mixture: The model of a decoder with experts, likewise by `bench.steps.mixture`.
     """
 
     shape: ModelShape
@@ -49,13 +55,15 @@ class Subject:
     head: Head | None
     logits: Callable[[Tensor], Tensor]
     weight_bytes: int
+    expert_bytes: int = 0
     text: TextDecoder | None = field(default=None, repr=False)
+    mixture: MoondreamModel | None = field(default=None, repr=False)
 
-    def bytes_of(self, streams: int, context: int) -> float:
-        """Return the bytes that a step reads at least: all weights, and keys and values."""
+    def bytes_of(self, streams: int, context: int, met: Sequence[int] = ()) -> float:
+        """Return the bytes that a step reads at least: weights, of each layer the experts met, and keys and values."""
         shape = self.shape
         kv = 2 * shape.layers * shape.kv_heads * shape.head_dim * self.words.element_size()
-        return self.weight_bytes + streams * context * kv
+        return self.weight_bytes + sum(met) * self.expert_bytes + streams * context * kv
 
 
 def make_subject(shape: Shape, device: torch.device, dtype: torch.dtype, *, tiny: bool) -> Subject:
@@ -69,6 +77,9 @@ def make_subject(shape: Shape, device: torch.device, dtype: torch.dtype, *, tiny
 def _moondream(config: MoondreamConfig, device: torch.device, dtype: torch.dtype) -> Subject:
     model = random_model(config, device, dtype)
     text, heads = model.text, model.heads
+    moe = config.text.moe
+    each = bytes_of_expert(config, dtype)  # the matrices of all experts are parameters of the blocks
+    all_experts = 0 if moe is None else each * moe.num_experts * sum(isinstance(m, MixtureMLP) for m in text.modules())
     return Subject(
         shape=model.shape,
         words=text.wte,
@@ -76,7 +87,9 @@ def _moondream(config: MoondreamConfig, device: torch.device, dtype: torch.dtype
         plain=model.forward,
         head=heads.text if heads is not None else None,
         logits=model.logits,
-        weight_bytes=_bytes(text.blocks) + _bytes(text.lm_head),
+        weight_bytes=_bytes(text.blocks) + _bytes(text.lm_head) - all_experts,
+        expert_bytes=each,
+        mixture=model if all_experts else None,
     )
 
 
@@ -141,6 +154,15 @@ class Rows:
     def next_positions(self) -> NextPositions:
         """Return the rows as step decoders take them."""
         return NextPositions(self.rows[:, POSITION], self.rows[:, WRITE_SLOT], self.rows[:, PAGES:])
+
+    @torch.inference_mode()
+    def met(self) -> list[int]:
+        """Take a step and return how many experts of each layer its rows go to; nothing without experts."""
+        if self._subject.mixture is None:
+            return []
+        with counting_experts(self._subject.mixture) as counts:
+            self.plain()
+        return counts
 
     def fused(self) -> None:
         """Take a step in fused kernels: embed, decode, head, greedy choice."""

@@ -19,10 +19,14 @@ from bench.gpu.clock import Clock
 from bench.shapes import SHAPES
 from bench.steps.subjects import Rows, Subject, make_subject
 from photonlite.device.names import resolve_device
-from photonlite.kernels import decode_attention, serial_block, small_batch_gemm
+from photonlite.kernels import decode_attention, experts, serial_block, small_batch_gemm
 from photonlite.kernels.decode_attention import AttentionConfig
+from photonlite.kernels.experts import GroupTiling
 from photonlite.kernels.small_batch_gemm import Tiling
+from photonlite.models.moondream.model import MoondreamModel
 
+_PARTS = ("qkv", "proj", "gate, up", "down", "attention")
+_GROUPED = {"experts in": "tiling_in", "experts out": "tiling_out"}
 SINGLE = [
     Tiling(outs, ins, 1, warps, 0)
     for outs, ins, warps in (
@@ -49,10 +53,37 @@ ATTENTION = [
     *(AttentionConfig(64, parts, 4, 4, 64, dot=True) for parts in (1, 3, 8, 16)),
 ]
 
+SINGLE_GROUPS = [GroupTiling(1, outs, step, 4, 1) for outs in (2, 4, 8, 16) for step in (512, 1024)]
+GROUPS = [
+    GroupTiling(16, outs, step, warps, stages)
+    for outs, step, warps, stages in (
+        (16, 128, 4, 4),
+        (16, 256, 4, 4),
+        (32, 64, 4, 6),
+        (32, 128, 4, 3),
+        (32, 128, 4, 4),
+        (32, 128, 4, 6),
+        (32, 256, 4, 3),
+        (64, 64, 4, 4),
+        (64, 64, 4, 6),
+        (64, 128, 4, 3),
+        (64, 128, 4, 4),
+        (64, 128, 8, 4),
+        (64, 256, 4, 3),
+        (128, 64, 4, 4),
+        (128, 64, 8, 4),
+        (128, 128, 8, 3),
+    )
+]
+
 
 @contextlib.contextmanager
 def divided(name: str, outs: int, ins: int, choice: Any) -> Iterator[None]:
     """Divide one kind of kernel as `choice` says; a product is known by the size of its weight."""
+    if name in _GROUPED:
+        with mock.patch.object(experts, _GROUPED[name], return_value=choice):
+            yield
+        return
     if name == "attention":
         with mock.patch.object(decode_attention, "attention_config", return_value=choice):
             yield
@@ -71,8 +102,10 @@ def divided(name: str, outs: int, ins: int, choice: Any) -> Iterator[None]:
 
 def candidates(subject: Subject, streams: int) -> dict[str, tuple[int, int, Sequence[Any]]]:
     """Return rows and columns of the weight of each kind of kernel, and ways to divide it."""
+    if subject.mixture is not None:
+        return _mixture_candidates(subject.mixture, streams)
     if subject.text is None:
-        raise SystemExit("only decoders with serial blocks are tuned here")
+        raise SystemExit("only decoders with serial blocks or experts are tuned here")
     text = subject.text.config
     width, kv = text.heads * text.head_dim, text.kv_heads * text.head_dim
     products = SINGLE if streams == 1 else SEVERAL
@@ -85,6 +118,19 @@ def candidates(subject: Subject, streams: int) -> dict[str, tuple[int, int, Sequ
     }
 
 
+def _mixture_candidates(model: MoondreamModel, streams: int) -> dict[str, tuple[int, int, Sequence[Any]]]:
+    [block, *_] = [block for block in model.packed_blocks if block.experts is not None]
+    products, groups = (SINGLE, SINGLE_GROUPS) if streams == 1 else (SEVERAL, GROUPS)
+    into, out = block.w_in.shape, block.w_out.shape
+    return {
+        "experts in": (0, 0, groups),
+        "experts out": (0, 0, groups),
+        "qkv": (into[0], into[1], products),
+        "proj": (out[0], out[1], products),
+        "attention": (0, 0, ATTENTION),
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -93,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-vl-2b")
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--only", nargs="+", choices=("qkv", "proj", "gate, up", "down", "attention"))
+    parser.add_argument("--only", nargs="+", choices=(*_PARTS, *_GROUPED))
     parser.add_argument("--context", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=170.0, help="begin no candidate after so many seconds")

@@ -34,6 +34,15 @@ def test_decoding_gives_a_period_a_floor_and_the_parts_of_a_step(tmp_path):
         assert {"forward", "finalize"} <= {event["name"] for event in json.load(trace)["traceEvents"]}
 
 
+def test_decoding_of_another_shape_tells_which_experts_are_met(tmp_path):
+    code, text, rows = run(decode.main, tmp_path, "--only", "bf16", "--shape", "moondream3-fp8")
+
+    assert code == 0
+    assert list(rows) == ["words, 1 stream", "words, 2 streams"]
+    met = text.split("## Different experts of a step, for random words\n\n")[1].split("\n\n")[0].splitlines()[2:]
+    assert [line.strip("|").split("|")[0].strip() for line in met] == ["1", "2"]
+
+
 def test_a_part_that_cannot_run_leaves_a_gap_and_its_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(decode.VARIANTS, "plain", decode.Variant("odd", settings={"no_such_setting": 1}))
     code, text, rows = run(decode.main, tmp_path, "--only", "plain", "boxes")

@@ -4,7 +4,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.gpu.ceilings import Ceilings, Heads, Product, attention_seconds, measure_ceilings, products_seconds
 from bench.gpu.clock import Clock
-from bench.gpu.floors import Floors, decoder_bytes, encoder_products, measure_floors, prefill_products
+from bench.gpu.floors import (
+    Floors,
+    bytes_of_expert,
+    decoder_bytes,
+    encoder_products,
+    expert_bytes,
+    measure_floors,
+    prefill_products,
+)
 from bench.gpu.models import endless_model
 from bench.shapes import TINY
 from photonlite.models.layers import MaskedAttention
@@ -60,6 +68,18 @@ def test_the_floor_of_decoding_counts_keys_and_values_of_every_stream():
     weights = one - floors.decode(0, 850, kv_bytes=2)
     assert one == pytest.approx(weights + (2.416e9 + 0.210e9) / 1e9, rel=1e-3)
     assert floors.decode(32, 850, kv_bytes=1, head=False) < floors.decode(32, 850, kv_bytes=1) < many
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_the_floor_of_experts_counts_those_that_even_routes_meet(fp8):
+    config = MoondreamConfig.from_dict({"model_type": "moondream3", "text": {"moe": {"fp8": fp8}}})
+    each = 6_291_456 * (1 if fp8 else 2) + (4 * 4096 if fp8 else 0)
+
+    assert bytes_of_expert(config, torch.bfloat16) == each
+    for streams, met in ((1, 8), (4, 26.5), (8, 42.0), (32, 63.1)):
+        assert expert_bytes(config, torch.bfloat16, streams) == pytest.approx(20 * met * each, rel=2e-3)
+    # Of 1,660,813,312 active numbers, biases, norms and alpha aside: all but the 8 experts of each layer.
+    assert decoder_bytes(config, torch.bfloat16) == pytest.approx(2 * (1_660_813_312 - 160 * 6_291_456), rel=1e-3)
 
 
 def test_what_is_measured_are_numbers_above_zero():

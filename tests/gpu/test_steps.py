@@ -4,7 +4,8 @@ import torch
 from bench.shapes import SHAPES
 from bench.steps import __main__ as steps
 from bench.steps import tune
-from bench.steps.subjects import Rows
+from bench.steps.subjects import Rows, make_subject
+from photonlite.kernels import experts
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.text import TextDecoder
 
@@ -34,6 +35,24 @@ def test_steps_are_timed_both_ways_beside_their_floor(tmp_path, capsys) -> None:
     assert all(float(row[column]) > 0 for row in rows[:2] for column in (1, 5, 7))
     assert len(rows) == 2 + 2 * 6, "as many rows of kernels as a block has, and the head"
     assert "python -m" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["moondream3", "moondream3-fp8"])
+def test_a_decoder_with_experts_shows_how_many_its_rows_meet(name: str, tmp_path) -> None:
+    page = tmp_path / "steps.md"
+
+    code = steps.main([*RUN, "--shape", name, "--streams", "1", "3", "--parts", "--output", str(page)])
+
+    assert code == 0
+    sections = dict(part.split("\n\n", 1) for part in page.read_text().split("\n## ")[1:])
+    met = [line.strip("|").split("|") for line in sections["Different experts of a step"].splitlines()[2:4]]
+    assert float(met[0][1]) == 2.0
+    assert 2.0 < float(met[1][1]) <= 6.0
+    rows = [line.strip("|").split("|") for line in sections["Steps"].splitlines()[2:4]]
+    assert all(float(row[5]) > 0 and float(row[7]) > 0 for row in rows)
+    kernels = [line for line in sections["Kernels, each alone behind itself"].splitlines() if "stream" in line]
+    assert len(kernels) == 2 * 10 + 5
+    assert sum("plain operations" in line for line in kernels) == 2 * 2 + 2
 
 
 def test_a_row_that_fails_leaves_a_gap_and_the_others_are_measured(tmp_path, monkeypatch) -> None:
@@ -71,3 +90,11 @@ def test_other_ways_to_divide_a_kernel_are_tried_one_by_one(monkeypatch, capsys)
 
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("  down:") for line in lines) == 2
+
+
+def test_grouped_products_are_divided_in_other_ways(monkeypatch) -> None:
+    usual = experts.tiling_in(8, 64, 8, fp8=False)
+    with tune.divided("experts in", 0, 0, tune.GROUPS[0]):
+        assert experts.tiling_in(8, 64, 8, fp8=False) == tune.GROUPS[0] != usual
+    subject = make_subject(SHAPES["moondream3"], torch.device("cpu"), torch.float32, tiny=True)
+    assert set(tune.candidates(subject, 1)) == {"experts in", "experts out", "qkv", "proj", "attention"}

@@ -65,6 +65,21 @@ def test_products_are_those_of_each_rows_experts(tokens: int, count: int, ranks:
             torch.testing.assert_close(found[row, rank], wanted, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="PyTorch has no product of segments")
+@pytest.mark.parametrize("quantised", [False, True])
+def test_products_of_segments_are_the_same(monkeypatch: pytest.MonkeyPatch, quantised: bool) -> None:
+    x, weight = random(30, 16).float(), random(8, 24, 16, seed=1).float()
+    stored = quantise_experts(weight) if quantised else ExpertWeight(weight)
+    routes = route(random(30, 8, seed=2).float(), 2)
+    wanted = experts_in(x, routes, stored)
+    used: list[object] = []
+    monkeypatch.setattr(reference, "has_segments", lambda *given: not used.append(given))
+
+    torch.testing.assert_close(experts_in(x, routes, stored), wanted)
+
+    assert used
+
+
 def test_quantised_matrices_are_within_half_a_step_of_8_bits() -> None:
     weight = random(3, 5, 40).float() * torch.tensor([1e-3, 1.0, 1e3])[:, None, None]
     weight[1, 2] = 0

@@ -1,7 +1,8 @@
 """A mixture of experts in PyTorch; see `kernels.experts`.
 
 Pairs of a row and one of its experts are sorted by expert, and each product is one for all pairs. On a card all shapes
-follow from the number of rows, so that nothing waits for the device.
+follow from the number of rows, so that nothing waits for the device: where PyTorch has no product of segments for it,
+each expert gets room for all rows.
 """
 
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ def _grouped(rows: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
     if 3 * len(rows) <= experts:  # a copied matrix is read, written and read again
         matrices = indexable(weight.values)[expert].view(weight.values.dtype).to(rows.dtype)
         out = torch.einsum("pk,pnk->pn", rows, matrices)
+    elif has_segments(rows, weight):
+        out = functional.grouped_mm(rows, weight.values.to(rows.dtype).mT, offs=routes.starts[1:])
     else:
         place = pair - starts[expert]
         tokens = len(rows) // routes.rank_count  # a row goes to an expert once at most
@@ -84,6 +87,13 @@ def _grouped(rows: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
     if weight.scale is None:
         return out
     return (out * weight.scale[expert]).to(rows.dtype)
+
+
+def has_segments(rows: Tensor, weight: ExpertWeight) -> bool:
+    """Return whether PyTorch multiplies segments of rows without waiting for the device to tell where they end."""
+    known = hasattr(functional, "grouped_mm") and rows.is_cuda and rows.dtype == torch.bfloat16
+    aligned = not any(size % 8 for size in weight.values.shape[1:])
+    return known and aligned and torch.cuda.get_device_capability(rows.device)[0] in (9, 10)
 
 
 def quantise_experts(weight: Tensor) -> ExpertWeight:
