@@ -23,7 +23,7 @@ from photonlite.settings import check_settings, setting
 MAX_SCORED = 128
 """Most ids that one position gives probabilities for: two spellings of 64 choices."""
 
-SETTINGS = ("temperature", "top_p", "max_tokens", "max_objects", "seed")
+SETTINGS = ("temperature", "top_p", "top_k", "max_tokens", "max_objects", "seed")
 """Names of the fields of `SamplingSettings`."""
 
 
@@ -32,6 +32,7 @@ class RequestSettings(TypedDict, total=False):
 
     temperature: float
     top_p: float
+    top_k: int | None
     max_tokens: int
     max_objects: int
     seed: int | None
@@ -44,6 +45,7 @@ class SamplingSettings:
     Attributes:
         temperature: Divides the logits before sampling; 0 is greedy. It holds for words, decisions and coordinates.
         top_p: Sampling considers the most probable choices up to this probability mass.
+        top_k: Sampling considers so many of the most probable choices, before `top_p`; None for all.
         max_tokens: Tokens of a text or an outline at most; reasoning and answer count separately, as in the public
             reference. Lists of boxes and points do not count them.
         max_objects: Boxes or points at most.
@@ -55,6 +57,7 @@ class SamplingSettings:
 
     temperature: float = setting(0.0, least=0)
     top_p: float = setting(1.0, least=0, most=1)
+    top_k: int | None = setting(None, least=1)
     max_tokens: int = setting(768, least=1)
     max_objects: int = setting(50, least=1)
     seed: int | None = setting(None, least=0, most=2**63 - 1)

@@ -162,6 +162,7 @@ class Sequence:
     realtime: bool = field(init=False)
     temperature: float = field(init=False)
     top_p: float = field(init=False)
+    top_k: int = field(init=False)  # 0: no limit
     grammar: Grammar = field(init=False)
     cache_salt: str = field(init=False)
     image_key: str | None = field(init=False)
@@ -172,7 +173,9 @@ class Sequence:
         self.prompt = tuple(request.prompt)
         self.budget = int(request.budget)
         self.realtime = bool(request.realtime)
-        self.temperature, self.top_p = float(request.settings.temperature), float(request.settings.top_p)
+        settings = request.settings
+        self.temperature, self.top_p = float(settings.temperature), float(settings.top_p)
+        self.top_k = int(settings.top_k or 0)
         self.grammar, self.cache_salt = request.grammar, request.cache_salt
         self.image_key = None if self.image is None else self.image.key
         self.prompt_length = self.prefix_len + len(self.prompt)

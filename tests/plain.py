@@ -282,6 +282,8 @@ class Sampler:
         # The largest becomes 0 first: no temperature, however small, turns it into infinity, or 0 / 0 into a NaN.
         temperature = max(float(self.settings.temperature), torch.finfo(torch.float32).tiny)
         probability, order = ((logits - logits.max()) / temperature).softmax(0).sort(descending=True, stable=True)
+        if (limit := self.settings.top_k) is not None:
+            probability = torch.cat((probability[:limit] / probability[:limit].sum(), 0 * probability[limit:]))
         before = probability.cumsum(0) - probability
         kept = probability.masked_fill(before > float(self.settings.top_p), 0.0)
         mass = kept.cumsum(0)

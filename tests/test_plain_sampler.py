@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,15 +14,17 @@ DECIDES = Allowed((5, 0), coordinate=5, end=0)
 ANY_DECIDES = Allowed(None, coordinate=5, end=0)
 
 
-def sampler(temperature: float = 1.0, top_p: float = 1.0, seed: int = 0, index: int = 0) -> Sampler:
-    return Sampler(SamplingSettings(temperature=temperature, top_p=top_p, seed=seed), index)
+def sampler(
+    temperature: float = 1.0, top_p: float = 1.0, seed: int = 0, index: int = 0, top_k: int | None = None
+) -> Sampler:
+    return Sampler(SamplingSettings(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed), index)
 
 
 def pick(one: Sampler, logits: Tensor) -> int:
     return int(one.pick(logits[None], 0))
 
 
-def shares(logits: Tensor, draws: int = 1500, **settings: float) -> list[float]:
+def shares(logits: Tensor, draws: int = 1500, **settings: Any) -> list[float]:
     index = torch.tensor([pick(sampler(**settings, index=n), logits) for n in range(draws)])
     return (index.bincount(minlength=len(logits)) / draws).tolist()
 
@@ -48,6 +51,15 @@ def test_temperature_flattens_the_distribution() -> None:
 def test_top_p_drops_what_comes_after_more_than_top_p(top_p: float, wanted: list[float]) -> None:
     # 0.5 + 0.3 rounds to just above 0.8 or below it: keep clear of the edge.
     assert shares(torch.tensor([0.5, 0.299, 0.201]).log(), top_p=top_p) == pytest.approx(wanted, abs=0.04)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "wanted"), [(2, 1.0, [5 / 8, 3 / 8, 0]), (1, 1.0, [1, 0, 0]), (2, 0.6, [1, 0, 0])]
+)
+def test_top_k_comes_before_top_p(top_k: int, top_p: float, wanted: list[float]) -> None:
+    # Of two, 0.5 is 0.625 of the mass.
+    assert shares(torch.tensor([0.5, 0.3, 0.2]).log(), top_k=top_k, top_p=top_p) == pytest.approx(wanted, abs=0.04)
 
 
 def test_seed_and_index_determine_a_draw() -> None:

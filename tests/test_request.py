@@ -13,14 +13,14 @@ def test_the_defaults_are_greedy() -> None:
     settings = SamplingSettings.from_dict(None)
 
     assert settings == SamplingSettings.from_dict({}) == SamplingSettings()
-    assert dataclasses.astuple(settings) == (0.0, 1.0, 768, 50, None)
+    assert dataclasses.astuple(settings) == (0.0, 1.0, None, 768, 50, None)
     assert settings.greedy
 
 
 def test_a_dict_overrides_the_settings_it_names() -> None:
     settings = SamplingSettings.from_dict({"temperature": 0.5, "top_p": 0.3, "max_objects": 7})
 
-    assert dataclasses.astuple(settings) == (0.5, 0.3, 768, 7, None)
+    assert dataclasses.astuple(settings) == (0.5, 0.3, None, 768, 7, None)
     assert not settings.greedy
 
 
@@ -42,6 +42,8 @@ def test_a_dict_overrides_the_settings_it_names() -> None:
         ("max_tokens", True),
         ("max_objects", 0),
         ("max_objects", "all"),
+        ("top_k", 0),
+        ("top_k", 2.5),
         ("seed", -1),
         ("seed", 2**63),
         ("seed", 0.5),
@@ -60,6 +62,8 @@ def test_a_value_out_of_range_is_named_with_its_limit(name: str, value: Any) -> 
         ("temperature", np.float32(0.5)),
         ("top_p", 0),
         ("top_p", 1),
+        ("top_k", 1),
+        ("top_k", None),
         ("max_tokens", 1),
         ("max_objects", np.int64(3)),
         ("seed", 2**63 - 1),
@@ -72,7 +76,7 @@ def test_values_at_the_limits_pass(name: str, value: Any) -> None:
 
 def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
     with pytest.raises(
-        SettingsError, match=r"'temprature' is unknown .*temperature, top_p, max_tokens, max_objects, seed"
+        SettingsError, match=r"'temprature' is unknown .*temperature, top_p, top_k, max_tokens, max_objects, seed"
     ):
         SamplingSettings.from_dict({"temprature": 1})
 

@@ -226,6 +226,7 @@ def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
     group = parser.add_argument_group("settings", "Greedy unless a temperature is given.")
     group.add_argument("--temperature", type=float, help="0 takes the likeliest token, higher values vary")
     group.add_argument("--top-p", type=float, help="sample from the likeliest tokens of this total probability")
+    group.add_argument("--top-k", type=int, help="sample from so many of the likeliest tokens")
     group.add_argument("--max-tokens", type=int, help="stop a text or an outline after this many tokens")
     if objects:
         group.add_argument("--max-objects", type=int, help="stop a list after this many objects")

@@ -4,17 +4,21 @@ A family is a folder beside this file; its module `checkpoint` has the functions
 names a family.
 """
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from photonlite.errors import ConfigError
 from photonlite.grammar.prompts import Prompts
-from photonlite.models.base import Model
+
+if TYPE_CHECKING:  # the command line lists families without torch, which takes seconds to import
+    import torch
+
+    from photonlite.models.base import Model
 
 
 class Family(Protocol):

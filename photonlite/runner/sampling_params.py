@@ -24,10 +24,10 @@ WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})
 WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed", "scored"})
 WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed", "scored"})
 
-_PARAMS = struct.Struct("=5i5f")
+_PARAMS = struct.Struct("=5i5fi")
 _RESULT = struct.Struct("=4i3f")
 _ANY_ID = 2**31 - 1
-_UNUSED = (0, -1, -1, -1, _ANY_ID, 0.0, 1.0, 0.0, 0.0, 0.0)
+_UNUSED = (0, -1, -1, -1, _ANY_ID, 0.0, 1.0, 0.0, 0.0, 0.0, 0)
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _64_BITS = 2**64 - 1
 _WEYL = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, odd: its multiples spread over all 64-bit numbers
@@ -88,6 +88,7 @@ def write_params(
     top_p: float,
     seed: int,
     index: int,
+    top_k: int = 0,
 ) -> None:
     """Write the params of a row, and its mask if needed. ValueError for ids not in the vocabulary.
 
@@ -104,7 +105,8 @@ def write_params(
     if temperature > 0:
         u0, u1, u2 = (uniform(seed, index, lane) for lane in range(3))
     ids = [-1 if named is None else named for named in (forced, allowed.coordinate, allowed.size, allowed.end)]
-    _PARAMS.pack_into(row.data, 0, *ids, _ties(allowed), min(temperature, _LARGEST_FLOAT32), top_p, u0, u1, u2)
+    draws = min(temperature, _LARGEST_FLOAT32), top_p, u0, u1, u2, min(top_k, _ANY_ID)
+    _PARAMS.pack_into(row.data, 0, *ids, _ties(allowed), *draws)
 
 
 def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: int) -> None:

@@ -245,7 +245,8 @@ class StepExecutor:
                 continue
             one = row.sequence
             try:
-                write_params(params, mask, self._masks, wanted, one.temperature, one.top_p, one.seed, row.index)
+                drawn = one.temperature, one.top_p, one.seed, row.index, one.top_k
+                write_params(params, mask, self._masks, wanted, *drawn)
                 if wanted.scored:
                     write_scored(wanted.scored, slot.scored[index], self._masks.vocab_size)
                     step.scored[index] = len(wanted.scored)

@@ -19,9 +19,10 @@ from tests.serving import IMAGE, SKILLS, arguments, double, make_image, method, 
 from tests.tiny import CPU, EXPERTS, tiny_config
 
 SAMPLED = {"temperature": 1.5, "top_p": 0.9, "seed": 7}
+FEW = {"temperature": 1.5, "top_k": 3, "seed": 7}
 
 
-SETTINGS = pytest.mark.parametrize("settings", [{}, SAMPLED], ids=["greedy", "sampled"])
+SETTINGS = pytest.mark.parametrize("settings", [{}, SAMPLED, FEW], ids=["greedy", "top_p", "top_k"])
 
 
 @pytest.fixture(scope="module", params=["photonlite_nano", "moondream2", "moondream3"])

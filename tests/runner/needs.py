@@ -20,6 +20,7 @@ class SamplingParams(NamedTuple):
     top_p: float
     seed: int
     index: int
+    top_k: int = 0
 
 
 def write_choice(

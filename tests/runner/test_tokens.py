@@ -187,7 +187,10 @@ def oracle(hidden: Tensor, choice: SamplingParams | None) -> Token | None:
         return Token(0)
     runner = PlainRunner(Heads(), CPU, torch.float32)  # type: ignore[arg-type]
     sampler = Sampler(
-        SamplingSettings(temperature=choice.temperature, top_p=choice.top_p, seed=choice.seed), choice.index
+        SamplingSettings(
+            temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k or None, seed=choice.seed
+        ),
+        choice.index,
     )
     try:
         return runner.next_token(hidden, choice.allowed, sampler)
@@ -302,27 +305,33 @@ def test_ties_of_a_decision_go_where_the_list_says_even_when_drawn() -> None:
     assert chosen(hidden, [SamplingParams(Allowed(None, coordinate=X, end=40), *GREEDY, 0, 0)])[0].id == X
 
 
-def expected_shares(logits: Tensor, temperature: float, top_p: float) -> np.ndarray[Any, Any]:
-    """The softmax, cut at top-p, in float64 and entry by entry."""
+def expected_shares(logits: Tensor, temperature: float, top_p: float, top_k: int) -> np.ndarray[Any, Any]:
+    """The softmax of the first top-k, cut at top-p, in float64 and entry by entry."""
     weights = (logits.double() / temperature).softmax(-1).tolist()
+    order = sorted(range(len(weights)), key=lambda i: -weights[i])[: top_k or None]
+    total = sum(weights[i] for i in order)
+    weights = [weight / total for weight in weights]
     kept, before = [0.0] * len(weights), 0.0
-    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
+    for index in order:
         kept[index] = weights[index] if before <= top_p else 0.0
         before += weights[index]
     return np.array(kept) / sum(kept)
 
 
-def on_grid(logits: Tensor, allowed: Allowed, temperature: float, top_p: float, lane: int, variant: Variant) -> Tensor:
+def on_grid(logits: Tensor, params: SamplingParams, lane: int, variant: Variant) -> Tensor:
     """Results of one row for evenly spread random numbers in one lane."""
     count = 8192
-    params, masks = packed([SamplingParams(allowed, temperature, top_p, 0, 0)])
-    params = params.repeat(count, 1)
-    params.view(torch.float32)[:, lane] = (torch.arange(count) + 0.5) / count
-    return choose(Heads(), logits.expand(count, -1), params, masks.expand(count, -1), variant=variant, sampled=True)
+    rows, masks = packed([params])
+    rows = rows.repeat(count, 1)
+    rows.view(torch.float32)[:, lane] = (torch.arange(count) + 0.5) / count
+    return choose(Heads(), logits.expand(count, -1), rows, masks.expand(count, -1), variant=variant, sampled=True)
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 0.9), (2.0, 0.6), (1.0, 0.3)])
-def test_draws_have_the_proportions_of_the_restricted_softmax(temperature: float, top_p: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"),
+    [(1.0, 1.0, 0), (0.5, 0.9, 0), (2.0, 0.6, 0), (1.0, 0.3, 0), (2.0, 1.0, 3), (2.0, 0.6, 4), (1.0, 1.0, 10**6)],
+)
+def test_draws_have_the_proportions_of_the_restricted_softmax(temperature: float, top_p: float, top_k: int) -> None:
     hidden = torch.randn(DIM, generator=torch.Generator().manual_seed(3)) * 2
     heads = Heads()
     cases: list[tuple[Allowed, int, Variant, int, Tensor]] = [
@@ -332,9 +341,10 @@ def test_draws_have_the_proportions_of_the_restricted_softmax(temperature: float
         (FORCED_WH, U2, "size", 2, heads.size_logits(hidden)[1]),
     ]
     for allowed, lane, variant, column, logits in cases:
-        drawn = on_grid(hidden, allowed, temperature, top_p, lane, variant)[:, column]
+        asked = SamplingParams(allowed, temperature, top_p, 0, 0, top_k)
+        drawn = on_grid(hidden, asked, lane, variant)[:, column]
         counts = drawn.bincount(minlength=len(logits)).numpy()
-        wanted = expected_shares(logits, temperature, top_p) * len(drawn)
+        wanted = expected_shares(logits, temperature, top_p, top_k) * len(drawn)
         assert np.abs(counts - wanted).max() <= 1.5
 
 
@@ -374,7 +384,7 @@ def test_a_decision_is_drawn_among_all_its_ids() -> None:
     hidden = torch.randn(DIM, generator=torch.Generator().manual_seed(4))
 
     for allowed, logits in ((DECIDES, hidden[[X, END]]), (ANY_DECIDES, hidden[:VOCAB].roll(-1))):
-        ids = on_grid(hidden, allowed, 1.0, 1.0, U0, "mixed")[:, 0]
+        ids = on_grid(hidden, SamplingParams(allowed, 1.0, 1.0, 0, 0), U0, "mixed")[:, 0]
         assert set(ids.tolist()) == {X, END}
         share = float((ids == X).float().mean())
         assert share == pytest.approx(float(1 - logits.softmax(-1)[-1]), abs=2e-4)

@@ -34,7 +34,7 @@ from tests.simulation.model import (
     probability_of,
 )
 
-_CHOICE = struct.Struct("=5i5f")
+_CHOICE = struct.Struct("=5i5fi")
 _RESULTS = [struct.Struct("=" + count * "4i3f") for count in range(65)]
 _IDS: dict[tuple[int, ...], tuple[int, ...]] = {}
 _STALE = 9_999_991

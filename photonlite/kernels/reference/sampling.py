@@ -136,14 +136,18 @@ def _pick(logits: Tensor, params: Tensor, uniform: Tensor, *, sampled: bool) -> 
 def _draw(logits: Tensor, largest: Tensor, params: Tensor, uniform: Tensor) -> Tensor:
     """Draw from the last dimension of ``[B, n, N]`` by the settings of each row, whose temperature is above 0.
 
-    As in Moondream's reference: the softmax of logits / temperature; an entry is dropped when those before it in
-    descending order already hold more than top-p. One of the rest is drawn by the inverse of their cumulative
-    distribution from `uniform` in [0, 1), ``[B, n, 1]``. Return int64 ``[B, n]``.
+    The softmax of logits / temperature, of the first top-k entries in descending order where a row has that limit; an
+    entry is dropped when those before it already hold more than top-p. One of the rest is drawn by the inverse of their
+    cumulative distribution from `uniform` in [0, 1), ``[B, n, 1]``. Return int64 ``[B, n]``. Moondream's reference has
+    top-p alone; transformers applies top-k first, as here.
     """
     temperature, top_p = _lanes(params, TEMPERATURE), _lanes(params, columns.TOP_P)
     # The largest becomes 0 first: no temperature, however small, turns it into infinity, or 0 / 0 into a NaN.
     shifted = (logits - largest[..., None]) / temperature.clamp(min=torch.finfo(torch.float32).tiny)
     probability, order = shifted.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    top_k = params[:, columns.TOP_K, None, None]
+    first = probability.masked_fill(torch.arange(probability.shape[-1], device=params.device) >= top_k, 0.0)
+    probability = torch.where(top_k > 0, first / first.sum(dim=-1, keepdim=True), probability)
     before = probability.cumsum(dim=-1) - probability
     kept = probability.masked_fill(before > top_p, 0.0)
     mass = kept.cumsum(dim=-1)

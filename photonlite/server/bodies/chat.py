@@ -30,11 +30,11 @@ from photonlite.server.bodies.base import (
     shown,
     unusable,
 )
-from photonlite.server.bodies.skills import Seed, Temperature, TopP
+from photonlite.server.bodies.skills import Seed, Temperature, TopK, TopP
 
 _MOST_STOPS: Final = 4
 _MOST_TURNS: Final = 1024  # messages of a conversation, parts of a message; checking more blocks the event loop
-_SETTINGS: Final = {name: name for name in ("temperature", "top_p", "seed", "max_tokens")} | {
+_SETTINGS: Final = {name: name for name in ("temperature", "top_p", "top_k", "seed", "max_tokens")} | {
     "max_completion_tokens": "max_tokens"
 }
 _SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
@@ -203,6 +203,7 @@ class ChatCompletionRequest(Body):
     max_tokens: Limit | None = Field(None, description="An older name of the same; give one of them.")
     temperature: SkipValidation[Temperature] = 0
     top_p: SkipValidation[TopP] = 1
+    top_k: SkipValidation[TopK] | None = Field(None, description="As vLLM has it: so many of the likeliest tokens.")
     seed: SkipValidation[Seed] | None = Field(None, description="Makes samples repeatable.")
     stop: Stops = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
     response_format: ResponseFormat | None = None

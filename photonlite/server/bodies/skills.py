@@ -13,6 +13,7 @@ from photonlite.skills.names import MAX_NAMES
 
 Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
 TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]
+TopK = Annotated[int, Field(ge=1, description="Sampling considers so many of the likeliest, before top_p.")]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -21,6 +22,7 @@ class Settings(Body):
 
     temperature: Temperature = 0
     top_p: TopP = 1
+    top_k: TopK | None = None
     max_tokens: int | None = Field(None, ge=1, description="Tokens of a text or an outline at most.")
     max_objects: int | None = Field(None, ge=1, description="Boxes or points at most.")
     seed: Seed | None = Field(None, description="Makes samples repeatable.")

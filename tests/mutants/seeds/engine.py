@@ -330,6 +330,13 @@ MUTANTS = [
         SIMULATION,
     ),
     Mutant(
+        "sampling: top_k is lost on its way",
+        "runner/step_executor.py",
+        "row.index, one.top_k",
+        "row.index, 0",
+        "tests/api/test_model.py",
+    ),
+    Mutant(
         "threads: requests are submitted without the gate",
         "engine/engine.py",
         "        with self._gate:  # a note is either refused here or read",
