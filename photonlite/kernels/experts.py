@@ -107,7 +107,7 @@ def experts_in(x: Tensor, routes: Routes, weight: ExpertWeight, tiling: GroupTil
         return reference.experts_in(x, routes, weight)
     experts, inner, ins = _sizes(weight, halves=2)
     tiling = tiling or tiling_in(len(x), experts, routes.rank_count, fp8=weight.scale is not None)
-    tiling = _fitted(tiling, x, matrices=2)
+    tiling = _fitted(tiling, x, weight, matrices=2)
     out = torch.empty(routes.shares.numel(), inner, dtype=x.dtype, device=x.device)
     tiles = most_tiles(len(x), experts, routes.rank_count, tiling.rows)
     device_code.experts_in_kernel[(-(-inner // tiling.outs), tiles)](
@@ -124,7 +124,7 @@ def experts_out(inside: Tensor, routes: Routes, weight: ExpertWeight, tiling: Gr
     experts, outer, ins = _sizes(weight)
     tokens, ranks = routes.shares.shape
     tiling = tiling or tiling_out(tokens, experts, ranks, fp8=weight.scale is not None)
-    tiling = _fitted(tiling, inside, matrices=1)
+    tiling = _fitted(tiling, inside, weight, matrices=1)
     out = torch.empty(tokens, ranks, outer, dtype=inside.dtype, device=inside.device)
     tiles = most_tiles(tokens, experts, ranks, tiling.rows)
     device_code.experts_out_kernel[(-(-outer // tiling.outs), tiles)](
@@ -180,10 +180,11 @@ def _constants(x: Tensor, weight: ExpertWeight, tiling: GroupTiling) -> dict[str
     }
 
 
-def _fitted(tiling: GroupTiling, x: Tensor, matrices: int) -> GroupTiling:
+def _fitted(tiling: GroupTiling, x: Tensor, weight: ExpertWeight, matrices: int) -> GroupTiling:
     """Shrink a tiling until its steps fit into shared memory; a single row needs none."""
     stages, step, shared = tiling.stages, tiling.step, shared_memory(x) - _SPARE
-    while tiling.rows > 1 and stages * step * (matrices * tiling.outs + tiling.rows) * x.element_size() > shared:
+    column = matrices * tiling.outs * weight.values.element_size() + tiling.rows * x.element_size()
+    while tiling.rows > 1 and stages * step * column > shared:
         if stages > 2:
             stages -= 1
         elif step > 32:

@@ -48,7 +48,8 @@ def _store_order(
         tl.store(starts + EXPERTS, tl.sum(counts, axis=0))
 
 
-@triton.jit
+# Rows are any number: a compilation while serving, for a new one, would take a fraction of a second.
+@triton.jit(do_not_specialize=["rows"])
 def route_kernel(
     logits: tl.tensor, shares: tl.tensor, order: tl.tensor, starts: tl.tensor, ranks: tl.tensor,
     block_counts: tl.tensor, rows: tl.tensor, stride: tl.tensor,
@@ -70,7 +71,7 @@ def route_kernel(
         tl.store(block_counts + block * WIDTH + e, counts)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def sort_kernel(
     order: tl.tensor, starts: tl.tensor, ranks: tl.tensor, block_counts: tl.tensor, rows: tl.tensor,
     EXPERTS: tl.constexpr, WIDTH: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
@@ -118,6 +119,14 @@ def _gelu(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def _operand(weight: tl.tensor, other: tl.tensor, FP8: tl.constexpr) -> tl.tensor:
+    """Convert weights to the type that they are multiplied in."""
+    if FP8:  # capability 9.0 has but a slow unit for e4m3 to bfloat16, and Triton 3.6 fails at it for 8.9
+        weight = weight.to(tl.float32)
+    return weight.to(other.dtype)
+
+
+@triton.jit
 def experts_in_kernel(
     x: tl.tensor, weight: tl.tensor, scale: tl.tensor, order: tl.tensor, starts: tl.tensor, out: tl.tensor,
     x_stride: tl.tensor,
@@ -151,8 +160,8 @@ def experts_in_kernel(
                 h += w.to(tl.float32) * a.to(tl.float32)
                 g += v.to(tl.float32) * a.to(tl.float32)
             else:
-                h = tl.dot(w.to(a.dtype), tl.trans(a), h)
-                g = tl.dot(v.to(a.dtype), tl.trans(a), g)
+                h = tl.dot(_operand(w, a, FP8), tl.trans(a), h)
+                g = tl.dot(_operand(v, a, FP8), tl.trans(a), g)
         if ROWS == 1:
             h, g = tl.sum(h, axis=1)[:, None], tl.sum(g, axis=1)[:, None]
         if FP8:
@@ -194,7 +203,7 @@ def experts_out_kernel(
             if ROWS == 1:
                 total += w.to(tl.float32) * a.to(tl.float32)
             else:
-                total = tl.dot(w.to(a.dtype), tl.trans(a), total)
+                total = tl.dot(_operand(w, a, FP8), tl.trans(a), total)
         if ROWS == 1:
             total = tl.sum(total, axis=1)[:, None]
         if FP8:

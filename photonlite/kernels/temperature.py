@@ -46,7 +46,7 @@ def temperatures(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _temperatures_kernel(
     qkv: tl.tensor, weight: tl.tensor, alpha: tl.tensor, logs: tl.tensor, positions: tl.tensor, out: tl.tensor,
     partial: tl.tensor, counters: tl.tensor, rows: tl.tensor, stride: tl.tensor, position_stride: tl.tensor,

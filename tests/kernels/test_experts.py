@@ -123,15 +123,17 @@ def test_there_are_never_more_tiles_than_programs(counts: list[int], ranks: int,
 def test_a_program_fits_the_memory_of_every_card(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experts, "shared_memory", lambda x: shared)
     x = torch.zeros(1, 8, dtype=torch.bfloat16)
+    kinds = {fp8: ExpertWeight(x.to(torch.float8_e4m3fn) if fp8 else x) for fp8 in (False, True)}
     for tokens in (1, 2, 64, 100, 300, 740, 4096):
         for fp8 in (False, True):
             for matrices, tiling_of in ((2, experts.tiling_in), (1, experts.tiling_out)):
                 wanted = tiling_of(tokens, 64, 8, fp8=fp8)
-                found = experts._fitted(wanted, x, matrices)
+                found = experts._fitted(wanted, x, kinds[fp8], matrices)
                 assert (found.rows, found.outs) == (wanted.rows, wanted.outs), "others count programs"
-                assert found.rows == 1 or found.stages * found.step * (matrices * found.outs + found.rows) * 2 < shared
+                column = matrices * found.outs * (1 if fp8 else 2) + 2 * found.rows
+                assert found.rows == 1 or found.stages * found.step * column < shared
     with pytest.raises(ValueError, match="too few"):
-        experts._fitted(GroupTiling(128, 4096, 64, 8, 2), x, 2)
+        experts._fitted(GroupTiling(128, 4096, 64, 8, 2), x, kinds[False], 2)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
