@@ -18,6 +18,7 @@ from photonlite.grammar.automata.tables import words
 from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
 from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder, UnfusedModel
+from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.runner.buffers import KvFormat, kv_format
 from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport, prefill_sizes
@@ -98,7 +99,16 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         vocab_size=model.shape.vocab_size,
     )
     runner = StepExecutor(device, model_runner, config.depth, tracer)
-    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, tracer=tracer), memory, graphs)
+    metrics = EngineMetrics(plain=plain_parts(model, where))
+    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer), memory, graphs)
+
+
+def plain_parts(model: Model, where: torch.device) -> dict[str, str]:
+    """Return and log what runs in operations of PyTorch on a card, with the reason; on the CPU everything does."""
+    parts = dict(model.plain_parts()) if where.type == "cuda" else {}
+    for part, reason in parts.items():
+        _logger.info("Not fused: %s, because %s", part, reason)
+    return parts
 
 
 def _crop_encoder(

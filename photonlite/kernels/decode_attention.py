@@ -56,12 +56,17 @@ def attention_config(
     programs = rows * kv_heads
     if dim * group > 64:  # registers hold no block of products for each query head: tensor cores from the first row on
         parts = max(1, min(_MOST_WIDE_PARTS, _WIDE_PROGRAMS // programs, positions // 32))
-        return AttentionConfig(16, parts, 1, 5, 64 if programs <= 32 else 0, dot=True)
+        return AttentionConfig(16, parts, 1 if dim <= 128 else 2, 5, 64 if programs <= 32 else 0, dot=True)
     if programs <= 32:
         return AttentionConfig(16, max(1, min(27, positions // 32)), 1, 2, 32)
     if fp8 and programs >= 1024:
         return AttentionConfig(64 if programs < 2048 else 32, 1, 1, 5, dot=True)
     return AttentionConfig(16, max(1, min(-(-1536 // programs), positions // 32)), 1, 5 if fp8 else 4, dot=True)
+
+
+def shared_bytes(config: AttentionConfig, dim: int, itemsize: int = 2) -> int:
+    """Return an upper bound of the shared memory of a program that computes on tensor cores: queries, keys, values."""
+    return (16 + 2 * config.stages * config.block) * power_of_2(dim) * itemsize
 
 
 def decode_attention(

@@ -37,8 +37,16 @@ class PrefillConfig:
 def prefill_config(dim: int, itemsize: int, group: int = 1) -> PrefillConfig:
     """Choose for heads of `dim` numbers of `itemsize` bytes; measured on an H200 (bench/results/gpu-notes.md)."""
     row = power_of_2(max(dim, 16)) * itemsize
-    shared = 2 if group % 2 == 0 and row <= 256 else 1
-    return PrefillConfig(64 if row <= 256 else 32, 4 * shared, 2, shared)
+    if row > 256:
+        return PrefillConfig(32, 8, 2)
+    shared = 2 if group % 2 == 0 else 1
+    return PrefillConfig(64, 4 * shared, 2, shared)
+
+
+def shared_bytes(config: PrefillConfig, dim: int, itemsize: int = 2) -> int:
+    """Return an upper bound of the shared memory of a program: its queries, and keys and values of every stage."""
+    queries = QUERY_TILE * config.shared
+    return (queries + 2 * config.stages * config.block) * power_of_2(max(dim, 16)) * itemsize
 
 
 def paged_prefill_attention(

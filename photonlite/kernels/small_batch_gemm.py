@@ -32,9 +32,9 @@ from photonlite.kernels import row_kernels
 from photonlite.kernels import small_batch_gemm_kernels as device_code
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.triton_utils import (
-    HAS_TRITON,
     arrival_counters,
     dependent_launch,
+    has_triton,
     power_of_2,
     shared_memory,
     use_triton,
@@ -42,6 +42,7 @@ from photonlite.kernels.triton_utils import (
 
 _SPARE = 2048  # bytes of shared memory for what is not a step of the loop
 _RESERVED = 1024  # bytes that every program takes besides
+_LEAST_STEP, _WIDEST = 32, 128  # columns of the least step, weight rows of the widest program
 _PROGRAMS = 132  # multiprocessors of an H200: each should have as many programs as the others
 
 MAX_ROWS = 64  # rows that the kernels take: beyond them a product is no longer bound by the reading of weights
@@ -87,6 +88,8 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False) -> Tiling:
     if rows == 1:
         if outs > 4096:
             return Tiling(8, 1024, 1, 4, 0)
+        if ins > 12_288:  # the loop is unrolled: more steps than about 12 take more registers than there are
+            return Tiling(4, 4096, 1, 8, 0)
         return Tiling(4, 2048, 1, 4, 0) if ins <= 4096 else Tiling(4, 1024, 1, 2, 0)
     if outs >= 8192 and not gated:
         return Tiling(128, 128, 1, 8, 4 if rows <= 48 else 3)
@@ -105,11 +108,16 @@ def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
     while stages * ins * (tiling.outs + width) * itemsize > room:
         if stages > 2:
             stages -= 1
-        elif ins > 32:
+        elif ins > _LEAST_STEP:
             ins //= 2
         else:
             raise ValueError(f"{shared} bytes of shared memory are too few for {tiling} and {width} rows")
     return replace(tiling, stages=stages, ins=ins)
+
+
+def least_shared() -> int:
+    """Return the bytes of shared memory to which every tiling can be shrunk."""
+    return 2 * _LEAST_STEP * (_WIDEST + MAX_ROWS) * 2 + _SPARE
 
 
 def stats_width(outs: int, ins: int) -> int:
@@ -201,7 +209,7 @@ def tile_statistics(x: Tensor, width: int) -> Tensor:
 
 def supported(x: Tensor, weight: Tensor) -> bool:
     """Return whether the kernels take these: at most `MAX_ROWS` rows in a half precision, on a card."""
-    few = x.is_cuda and HAS_TRITON and len(x) <= MAX_ROWS and x.dtype in (torch.bfloat16, torch.float16)
+    few = has_triton(x.device) and len(x) <= MAX_ROWS and x.dtype in (torch.bfloat16, torch.float16)
     return few and x.stride(1) == 1 and weight.stride(1) == 1
 
 

@@ -39,13 +39,19 @@ except ImportError:
 else:
     HAS_TRITON = True
 
+LEAST_CAPABILITY = (8, 0)  # of cards that Triton supports
 _DEPENDENT_LAUNCH = (9, 0)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def has_triton(device: torch.device) -> bool:
+    """Return whether a device is a card that runs Triton kernels."""
+    return HAS_TRITON and device.type == "cuda" and _capability(device) >= LEAST_CAPABILITY
+
+
 def use_triton(x: Tensor) -> bool:
-    """Return whether operations on `x` run as Triton kernels: on CUDA, and on the CPU in Triton's interpreter."""
-    return HAS_TRITON and (x.is_cuda or _INTERPRETED)
+    """Return whether operations on `x` run as Triton kernels: on a card, and on the CPU in Triton's interpreter."""
+    return has_triton(x.device) if x.is_cuda else HAS_TRITON and _INTERPRETED
 
 
 def dependent_launch(x: Tensor) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, `dim` of a hidden state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -150,6 +150,7 @@ class Model(Protocol):
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder: ...  # the fastest one for the device
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None: ...
     def step_decoder(self) -> StepDecoder | None: ...
+    def plain_parts(self) -> Mapping[str, str]: ...  # what runs in operations of PyTorch on this device, and why
     @property
     def heads(self) -> Heads | None: ...
     @property
@@ -190,6 +191,10 @@ class UnfusedModel(ModelView):
     """A model without its fused kernels: every operation is one of PyTorch's."""
 
     heads = input_weights = None
+
+    def plain_parts(self) -> dict[str, str]:
+        reason = "the engine setting 'fused' is off"
+        return dict.fromkeys(("image encoder", "prompts", "decode steps"), reason)
 
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
         vision: CropEncoder = self._model.vision

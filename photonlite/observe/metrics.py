@@ -132,6 +132,9 @@ class EngineMetrics:
     padding_rows: int = 0  # rows that filled a batch up to a captured size
     graph_replays: int = 0  # steps that ran as a CUDA graph
     eager_steps: int = 0
+    plain: dict[str, str] = field(
+        default_factory=dict
+    )  # parts of the model without fused kernels on this card, and why
     pages_free: int = _gauge()  # of the KV cache, without content
     pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
     pages_total: int = _gauge()
@@ -173,12 +176,13 @@ class EngineMetrics:
         return {name: value for name, value in values.items() if isinstance(value, Histogram)}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return plain values for JSON, under "counters", "gauges" and "histograms"; from any thread."""
+        """Return values for JSON, under "counters", "gauges", "histograms" and "plain"; from any thread."""
         gauges = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.metadata}
         others = {entry.name: getattr(self, entry.name) for entry in fields(self) if not entry.metadata}
         counters = {name: value for name, value in others.items() if isinstance(value, int)}
         return {
             "counters": {**counters, "steps": dict(self.steps)},
+            "plain": dict(self.plain),
             "gauges": gauges,
             "histograms": {name: histogram.snapshot() for name, histogram in self.histograms.items()},
         }
@@ -207,6 +211,7 @@ class EngineMetrics:
             f"{self.prefix_hits:,} prefix hits{hit_share}",
             f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_total:,} total, "
             f"{self.page_bytes:,} bytes each, {self.preemptions:,} pre-emptions",
+            *(f"not fused {part}, because {reason}" for part, reason in self.plain.items()),
         ]
 
     def _times(self) -> list[str]:

@@ -25,7 +25,7 @@ from photonlite.kernels.reference.embedding import InputTables
 from photonlite.kernels.reference.sampling import Logits
 from photonlite.kernels.sampling import sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
-from photonlite.kernels.triton_utils import HAS_TRITON
+from photonlite.kernels.triton_utils import has_triton
 from photonlite.models.base import Head, Model, NumberHeads
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slots import NO_VALUE
@@ -55,7 +55,7 @@ class InputEmbedding:
         self._sizes = numbers.size_of(torch.arange(bins, device=device), bins)
         self._coordinates = numbers.embed_coordinates(coordinates).contiguous()  # [bins, dim]
         self.coordinates, self.sizes = coordinates.tolist(), self._sizes.tolist()
-        if device.type == "cuda" and HAS_TRITON and (weights := self._model.input_weights) is not None:
+        if has_triton(device) and (weights := self._model.input_weights) is not None:
             frequencies = weights.frequencies.contiguous()
             own = self._coordinates, self._sizes, frequencies
             self._tables = InputTables(weights.words, *own, weights.weight, weights.bias)
@@ -137,7 +137,7 @@ def sample_from_hidden(
 
 def head_logits(model: Model, head: Literal["text", "coordinate", "size"], hidden: Tensor) -> Tensor:
     """Map raw hidden states ``[B, dim]`` to ``[B, vocab]``, ``[B, bins]`` or ``[B, 2, bins]``."""
-    heads = model.heads if hidden.is_cuda and HAS_TRITON else None
+    heads = model.heads if has_triton(hidden.device) else None
     if heads is not None and (fused := getattr(heads, head)) is not None:
         logits = apply_head(fused, hidden)
         return logits.view(len(hidden), 2, -1) if head == "size" else logits

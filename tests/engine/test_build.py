@@ -1,9 +1,12 @@
 import pytest
+import torch
 
 from photonlite.config import EngineConfig
+from photonlite.engine import build
 from photonlite.errors import SettingsError
 from photonlite.models.base import CropEncoder
 from photonlite.models.moondream.model import MoondreamModel
+from photonlite.observe.metrics import EngineMetrics
 from tests.serving import IMAGE, double, serve
 
 
@@ -52,3 +55,24 @@ def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest
 def test_8_bit_products_are_refused_without_fused_kernels() -> None:
     with pytest.raises(SettingsError, match="'fp8_linears' is True: it must be False where 'fused' is False"):
         EngineConfig(fused=False, fp8_linears=True)
+
+
+def test_what_is_not_fused_on_a_card_is_logged_and_part_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    class Old:
+        def plain_parts(self) -> dict[str, str]:
+            return {"prompts": "the kernel norms needs compute capability 8.0, Tesla T4 has 7.5"}
+
+    with caplog.at_level("INFO", "photonlite"):
+        found = build.plain_parts(Old(), torch.device("cuda", 0))  # type: ignore[arg-type]
+
+    metrics = EngineMetrics(plain=found)
+    reason = "the kernel norms needs compute capability 8.0, Tesla T4 has 7.5"
+    assert caplog.messages == [f"Not fused: prompts, because {reason}"]
+    assert metrics.snapshot()["plain"] == {"prompts": reason}
+    assert f"not fused prompts, because {reason}" in metrics.summary()
+    assert build.plain_parts(Old(), torch.device("cpu")) == {}  # type: ignore[arg-type]
+
+
+def test_a_served_model_tells_what_is_not_fused() -> None:
+    with serve(double()) as model:
+        assert model.metrics()["plain"] == {}  # on the CPU nothing is expected to be

@@ -52,9 +52,11 @@ def test_an_unfused_model_forwards_everything_but_fused_parts() -> None:
     view = UnfusedModel(Spy())  # type: ignore[arg-type]
     for name in PROPERTIES:
         assert getattr(view, name) == (None if name in FUSED else view if name == "numbers" else (name,))
-    for name in METHODS:
+    for name in (name for name in METHODS if name != "plain_parts"):
         found, wanted = call(view, name)
         assert found == (("vision",) if name == "crop_encoder" else None if name in FUSED else wanted)
+    reason = "the engine setting 'fused' is off"
+    assert view.plain_parts() == {"image encoder": reason, "prompts": reason, "decode steps": reason}
 
 
 def test_an_unfused_model_computes_the_same_as_the_model() -> None:

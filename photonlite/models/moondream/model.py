@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
-from photonlite.kernels.fp8 import has_fp8
-from photonlite.kernels.triton_utils import HAS_TRITON
+from photonlite.kernels import cards
+from photonlite.kernels.cards import HALF, Need
 from photonlite.models.base import CropEncoder, Head, Heads, InputWeights, ModelShape, PromptDecoder, StepDecoder
 from photonlite.models.layers import MLP, Attention, layer_norm
 from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
@@ -115,31 +115,49 @@ class MoondreamModel(nn.Module):
         return pack_blocks(self.text)
 
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None:
-        words = self.text.wte
         if self.text.is_mixture:
             if fp8:
                 raise SettingsError(
                     "engine setting 'fp8_linears' is on, but the decoder of this model has temperatures or experts, "
                     "whose prompts have no FP8 products: leave the setting off (experts may be stored in FP8)"
                 )
-            return MixturePrefill(self.config.text, self.packed_blocks) if self._fused_in_half() else None
-        if not fp8 and (not words.is_cuda or not HAS_TRITON or words.dtype == torch.float64):
+            return None if self._prompt_obstacle() else MixturePrefill(self.config.text, self.packed_blocks)
+        if not fp8 and self._prompt_obstacle() is not None:
             return None
         return FusedPrefill(self.config.text, self.packed_blocks, fp8=fp8)
 
     def step_decoder(self) -> StepDecoder | None:
         """Return fused kernels on a card, but None for float32, whose exactness tensor cores would cost."""
-        if not self._fused_in_half():
+        if self._step_obstacle() is not None:
             return None
         decoder = MixtureDecode if self.text.is_mixture else FusedDecode
         return decoder(self.config.text, self.packed_blocks)
 
-    def _fused_in_half(self) -> bool:
-        """Return whether kernels that multiply on tensor cores can run: half precision on a card that has its types."""
+    def plain_parts(self) -> dict[str, str]:
+        card = cards.card_of(self.text.wte.device)
+        reasons = {
+            "image encoder": cards.obstacle(card, cards.encoder_needs()),
+            "prompts": self._prompt_obstacle(),
+            "decode steps": self._step_obstacle(),
+        }
+        return {part: reason for part, reason in reasons.items() if reason is not None}
+
+    def _prompt_obstacle(self) -> str | None:
+        """Return what keeps prompts from fused kernels; experts also need half precision."""
+        text = self.config.text
+        half = HALF if self.text.is_mixture else (*HALF, torch.float32)
+        return self._obstacle(half, cards.prompt_needs(text.head_dim, text.n_heads // text.kv_heads))
+
+    def _step_obstacle(self) -> str | None:
+        """Return what keeps decode steps from fused kernels, whose tensor cores would round wider types."""
+        text = self.config.text
+        return self._obstacle(HALF, cards.step_needs(text.head_dim, text.n_heads // text.kv_heads))
+
+    def _obstacle(self, dtypes: Sequence[torch.dtype], needs: list[Need]) -> str | None:
         words, moe = self.text.wte, self.config.text.moe
-        if not words.is_cuda or not HAS_TRITON or words.dtype not in (torch.bfloat16, torch.float16):
-            return False
-        return moe is None or not moe.fp8 or has_fp8(words.device)
+        if moe is not None and moe.fp8:
+            needs = [*needs, *cards.fp8_needs("experts")]
+        return cards.wrong_type(words.dtype, dtypes) or cards.obstacle(cards.card_of(words.device), needs)
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
         return self.vision.project(self.vision.encode(pixels), tiling)

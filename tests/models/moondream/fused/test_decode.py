@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from photonlite.kernels import cards
+from photonlite.kernels.cards import Card
 from photonlite.kernels.fp8 import has_fp8
 from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.small_batch_gemm import MAX_ROWS
@@ -168,6 +170,22 @@ def test_every_count_that_is_awaited_is_cleared_later_in_the_same_step(
 def test_on_the_cpu_the_plain_model_serves() -> None:
     assert tiny_model(tiny_config()).step_decoder() is None
     assert tiny_model(tiny_config()).bfloat16().step_decoder() is None
+
+
+def test_an_older_card_runs_nothing_fused_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(tiny_config()).bfloat16()
+    monkeypatch.setattr(cards, "HAS_TRITON", True)
+    found = {}
+    for card in (Card("Tesla T4", (7, 5), 65_536), Card("L4", (8, 9), 101_376)):
+        monkeypatch.setattr(cards, "card_of", lambda device, card=card: card)
+        found[card.name] = model.step_decoder(), model.prompt_decoder(), model.plain_parts()
+
+    assert found["Tesla T4"][:2] == (None, None)
+    assert found["Tesla T4"][2].keys() == {"image encoder", "prompts", "decode steps"}
+    assert all("needs compute capability 8.0, Tesla T4 has 7.5" in reason for reason in found["Tesla T4"][2].values())
+    assert isinstance(found["L4"][0], FusedDecode)
+    assert found["L4"][1] is not None
+    assert found["L4"][2] == {}
 
 
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")

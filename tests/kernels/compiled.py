@@ -1,0 +1,195 @@
+"""Compiles the fused kernels for every capability in `kernels.cards`, without a card, and checks what they need."""
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from photonlite import kernels
+from photonlite.kernels import cards, decode_attention, norms, prefill_attention, rotary, serial_block, small_batch_gemm
+from photonlite.kernels.activations import swiglu
+from photonlite.kernels.cards import CARDS, Card
+from photonlite.kernels.triton_utils import LEAST_CAPABILITY
+
+# hidden size, heads, key/value heads, size of a head, inside of the MLP; blocks are serial but for the first
+SIZES = [(2048, 32, 32, 64, 8192), (2048, 16, 8, 128, 6144), (3584, 28, 4, 128, 18_944), (2304, 8, 4, 256, 9216)]
+ROWS = (1, 32)
+TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+SPILLED = 64  # bytes of a thread that may spill: a few numbers, which cost next to nothing
+
+
+class Target:
+    """Stands in for Triton's driver: names a card that is not here."""
+
+    def __init__(self, capability: tuple[int, int]) -> None:
+        self._number = capability[0] * 10 + capability[1]
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self._number, 32)
+
+    def get_current_device(self) -> int:
+        return self._number  # Triton keeps what it has compiled by device, not by target
+
+    def get_current_stream(self, device: object = None) -> int:
+        return 0
+
+
+class Compiler:
+    """Compiles what a call would launch; keeps the largest shared memory by kernel.
+
+    Args:
+        card: For which.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.shared: dict[str, int] = {}
+        self.compiled = 0
+        self._launch = JITFunction.run
+
+    def __call__(self, kernel: Any, *arguments: Any, grid: object, warmup: bool, **options: Any) -> Any:
+        made = self._launch(kernel, *arguments, grid=(1,), warmup=True, **options)
+        name = kernel.fn.__module__.rpartition(".")[2]
+        self.shared[name] = max(self.shared.get(name, 0), made.metadata.shared)
+        self.compiled += 1
+        stack = stack_bytes(made.asm["cubin"])
+        assert stack <= SPILLED, f"{self.card.name}: {kernel.__name__} of {name} spills {stack} bytes a thread"
+        return made
+
+
+def stack_bytes(cubin: bytes) -> int:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([TOOL, "--dump-resource-usage", file.name], capture_output=True, text=True).stdout
+    return int(re.search(r"STACK:(\d+)", text)[1])  # type: ignore[index]
+
+
+def zeros(*size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.zeros(size, dtype=dtype)
+
+
+def ints(*size: int) -> Tensor:
+    return zeros(*size, dtype=torch.int32)
+
+
+def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int) -> None:
+    """A decode step's kernels of one block."""
+    x, qkv = zeros(rows, hidden), (heads + 2 * kv_heads) * dim
+    pages = [zeros(4, kv_heads, 16, dim).transpose(1, 2) for _ in range(2)]
+    place = ints(rows, 3)
+    rotated = zeros(2, 64, min(dim // 2, 64), dtype=torch.float32)
+    attended, gains = zeros(rows, heads * dim), (zeros(dim), zeros(dim), 1e-6)
+    decode_attention.decode_attention(
+        zeros(rows, qkv), rotated, *pages, ints(rows, 128), place[:, 0], place[:, 1], attended,
+        norms=None if heads == kv_heads else gains,
+    )  # fmt: skip
+    if heads == kv_heads:  # a parallel block
+        norm, total = (zeros(hidden), zeros(hidden), 1e-5), qkv + inner
+        cat, stats = zeros(rows, heads * dim + inner), None
+        if rows == 1:
+            stats = small_batch_gemm.tile_statistics(x, small_batch_gemm.stats_width(hidden, cat.shape[1]))
+        small_batch_gemm.linear_in(
+            x, stats, zeros(total, hidden), zeros(total), norm, zeros(rows, qkv), cat[:, heads * dim :]
+        )
+        small_batch_gemm.linear_out(cat, zeros(hidden, cat.shape[1]), zeros(hidden), x, stats)
+        return
+    scales = [serial_block.empty_scales(rows, hidden, width, 1e-6, x) for width in (inner, heads * dim)]
+    serial_block.scale_stream(x, zeros(hidden), scales[0])
+    serial_block.norm_linear(scales[0], zeros(qkv, hidden), zeros(qkv), zeros(rows, qkv))
+    serial_block.add_linear(attended, zeros(hidden, heads * dim), x, (zeros(hidden), scales[1]))
+    inside = zeros(rows, inner)
+    serial_block.norm_linear(scales[1], zeros(2 * inner, hidden), None, inside, gated=True)
+    serial_block.add_linear(inside, zeros(hidden, inner), x, (zeros(hidden), scales[0]))
+
+
+def prompt(hidden: int, heads: int, kv_heads: int, dim: int, inner: int) -> None:
+    """A prompt's kernels of one block."""
+    count, half = 70, min(dim // 2, 64)
+    pages = [zeros(4, kv_heads, 16, dim).transpose(1, 2) for _ in range(2)]
+    own = heads == kv_heads  # a parallel block
+    norms.residual_norm(zeros(count, hidden), None, None, zeros(hidden), zeros(hidden) if own else None, 1e-5)
+    q, cat = rotary.rotary_gelu_write(
+        zeros(count, (heads + 2 * kv_heads) * dim + inner * own), ints(count, 3)[:, 0] if own else ints(count, 3),
+        ints(count), zeros(2, 64, half, dtype=torch.float32), *pages, heads,
+        axes=None if own else ints(half), norms=None if own else (zeros(dim), zeros(dim), 1e-6),
+    )  # fmt: skip
+    prefill_attention.paged_prefill_attention(q, *pages, ints(2, 9), ints(3, 5), cat[:, : heads * dim])
+    if not own:
+        swiglu(zeros(count, 2 * inner))
+
+
+def modules() -> list[ModuleType]:
+    names = [module.name for module in pkgutil.iter_modules(kernels.__path__) if not module.ispkg]
+    return [importlib.import_module(f"{kernels.__name__}.{name}") for name in names]
+
+
+def compiled_for(card: Card) -> Compiler:
+    """Compile every kernel for a card."""
+    compiler = Compiler(card)
+    dependent = {"PDL": True, "launch_pdl": True} if card.capability >= (9, 0) else {"PDL": False}
+    stand_ins: dict[str, Callable[..., object]] = {
+        "use_triton": lambda x: True,
+        "supported": lambda x, weight: True,
+        "dependent_launch": lambda x: dependent,
+        "shared_memory": lambda x: card.shared,
+    }
+    driver.set_active(Target(card.capability))
+    with mock.patch.object(JITFunction, "run", lambda kernel, *a, **o: compiler(kernel, *a, **o)):
+        patches = [
+            mock.patch.object(module, name, stand_in)
+            for module in modules()
+            for name, stand_in in stand_ins.items()
+            if hasattr(module, name)
+        ]
+        for patch in patches:
+            patch.start()
+        for sizes in SIZES:
+            for rows in ROWS:
+                step(*sizes, rows)
+            prompt(*sizes)
+        for patch in patches:
+            patch.stop()
+    return compiler
+
+
+def check(card: Card) -> None:
+    """Compare what the kernels take with what the table says, and with what the card has."""
+    compiler = compiled_for(card)
+    told = {"row_kernels": cards.ROW_BYTES, "activations": cards.ROW_BYTES}
+    for _, heads, kv_heads, dim, _ in SIZES:
+        group = heads // kv_heads
+        for need in (*cards.prompt_needs(dim, group), *cards.step_needs(dim, group)):
+            told[need.kernel] = max(told.get(need.kernel, 0), need.shared)
+    told["small_batch_gemm_kernels"] = card.shared  # tilings shrink to what there is
+    assert told.pop("small_batch_gemm") <= card.shared
+    assert compiler.shared.keys() == told.keys(), (compiler.shared.keys(), told.keys())
+    for name, shared in compiler.shared.items():
+        assert shared <= min(told[name], card.shared), f"{card.name}: {name} takes {shared} bytes, not {told[name]}"
+    print(f"{card.name}: {compiler.compiled} kernels fit")
+
+
+def main() -> None:
+    done = set()
+    for card in CARDS:
+        if card.capability >= LEAST_CAPABILITY and (card.capability, card.shared) not in done:
+            check(card)
+            done.add((card.capability, card.shared))
+    print("compiled kernels fit")
+
+
+if __name__ == "__main__":
+    main()
