@@ -86,7 +86,7 @@ class Subject:
         self.running = running
         self._grammar, self._tokens = ANSWERS[kind]
         limits = Limits(running, 2 * running, max_prefill_tokens=10**6, max_crops=16)
-        cache = CacheManager(PagePool(running * 1_000, _PAGE), 730)
+        cache = CacheManager(PagePool(running * 1_000, _PAGE))
         self.core = EngineCore(Scheduler(cache, limits), ReadyExecutor(self._tokens), 2)
         for number in range(running + waiting):
             self._submit(number)

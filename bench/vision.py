@@ -107,7 +107,7 @@ class Launches:
     def prefill(self) -> None:
         """Time the prefill launch of one image and a question."""
         prompts = prompts_of(self._bench.config)
-        prefix = self._network.shape.prefix_length
+        prefix = self._bench.config.prefix_length
         wanted = PREFILL if prefix < PREFILL < prefix + 64 else prefix + 10
         question = question_of(prompts, wanted - prefix)
         tokens = prefix + len(prompts.query(question, reasoning=False, refs=()))

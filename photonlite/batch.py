@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import CutImage, Sequence, UncutImage
+from photonlite.sequence import ImageInput, PatchImage, Sequence, UncutImage
 
 Kind = Literal["encode", "prefill", "decode"]
 
@@ -23,7 +23,7 @@ class EncodeJob:
 
     number: int  # unique; names its features on the device
     key: str
-    crops: CutImage | UncutImage
+    crops: ImageInput
     leader: Sequence  # it is encoded for; others may wait for it too
     launched: int = 0  # crops that launched steps have taken
     failed: bool = False  # a step failed: what it has computed is void
@@ -31,6 +31,11 @@ class EncodeJob:
     @property
     def total(self) -> int:
         return self.crops.count
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one launch must take all of it."""
+        return isinstance(self.crops, PatchImage)
 
     @property
     def image_bytes(self) -> int:
@@ -68,7 +73,7 @@ class BatchItem:
     start: int  # first position that gets keys and values
     count: int  # how many do; 1 when decoding
     index: int | None  # which token of the sequence is sampled; None where none is
-    job: EncodeJob | None = None  # has the image's embeddings, when `start` is 0 and there is an image
+    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes
 
 
 @dataclass(eq=False, slots=True)

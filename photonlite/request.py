@@ -113,6 +113,10 @@ class Token(NamedTuple):
     scores: tuple[float, ...] = ()  # probabilities of the ids in `Allowed.scored`
 
 
+IMAGE = Token(-1)
+"""Stands at every position of an image that a prompt holds, and in a request once for each image."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What may stand at the next position, small enough to go with every step."""
@@ -175,7 +179,7 @@ class Request:
     """One question, ready for the engine; it can run once, because its grammar has state."""
 
     skill: str
-    prompt: tuple[Token, ...]  # after BOS and the image
+    prompt: tuple[Token, ...]  # after BOS and a leading image; with IMAGE where others stand
     grammar: Grammar  # what may follow the prompt, with every limit built in
     budget: int  # most tokens that the grammar accepts, for which the cache needs room
     settings: SamplingSettings

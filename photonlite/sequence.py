@@ -13,7 +13,7 @@ A sequence through its life, with a pipeline of depth 2:
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -72,9 +72,29 @@ class UncutImage:
         return 1 if self.tiling == (1, 1) else 1 + rows * columns
 
 
-def read_crops(crops: CropsLike | UncutImage) -> CutImage | UncutImage:
+UNIT_PATCHES = 1024
+"""Patches that count as a crop, of images that are encoded as a whole."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PatchImage:
+    """An image that is encoded as a whole, cut into patches."""
+
+    patches: npt.NDArray[np.uint8]  # [P, bytes of a patch], where the device can read it without waiting
+    grid: tuple[int, int]  # rows and columns of patches
+
+    @property
+    def count(self) -> int:
+        return -(-len(self.patches) // UNIT_PATCHES)
+
+
+ImageInput = CutImage | UncutImage | PatchImage
+"""An image as an encode launch takes it; `count` is its share of a launch, in crops."""
+
+
+def read_crops(crops: CropsLike | UncutImage | PatchImage) -> ImageInput:
     """Read crops once, into plain values; those of a plug-in may raise anything."""
-    return crops if isinstance(crops, UncutImage) else CutImage(crops.pixels, crops.tiling)
+    return crops if isinstance(crops, UncutImage | PatchImage) else CutImage(crops.pixels, crops.tiling)
 
 
 class ImageRef(Protocol):
@@ -89,8 +109,8 @@ class ImageRef(Protocol):
         """Width and height in pixels; None where it is not known."""
 
     @property
-    def crops(self) -> CropsLike | UncutImage | None:
-        """The crops, or what the device makes them of; None until they are there."""
+    def crops(self) -> CropsLike | UncutImage | PatchImage | None:
+        """The crops or patches, or what the device makes crops of; None until they are there."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -101,6 +121,42 @@ class ImageRef(Protocol):
 
     def drop_crops(self) -> None:
         """Free the crops: the image has been encoded. They may be requested again."""
+
+
+class PrefixLink(NamedTuple):
+    """A block of a prompt's positions that the prefix cache may have, behind those before it."""
+
+    key: bytes  # of the whole chain up to here
+    first: int  # of the full pages that it adds, by their place in the sequence; `stop` is behind the last
+    stop: int
+    end: int  # positions that the chain covers, this block included
+    has_tail: bool  # it ends inside a page
+
+
+@dataclass(eq=False, slots=True)
+class ImageSpan:
+    """The positions of an image in a sequence."""
+
+    image: ImageRef
+    start: int
+    count: int
+    key: str = field(init=False)  # the image's
+    link: bytes = b""  # names the block of the prefix cache that ends with the image; see `CacheManager.name`
+
+    def __post_init__(self) -> None:
+        self.key = self.image.key
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptTurns:
+    """Rotary positions on three axes, where a model has them."""
+
+    axes: npt.NDArray[np.int32]  # [T, 3] of a prompt's positions
+    shift: int  # on all axes, from the index of a later position to its rotary position
 
 
 class Sink(Protocol):
@@ -141,11 +197,11 @@ class Sequence:
     number: int  # unique; later ones are larger
     request: Request
     sink: Sink
-    prefix_len: int  # positions before the prompt: BOS, and the image if there is one
-    image: ImageRef | None = None
+    prefix_len: int  # positions before the prompt: BOS, and the leading image if there is one
+    image: ImageRef | None = None  # a leading one: it and BOS attend to each other in both directions
     deadline: float | None = None  # when the answer is worthless, on the engine's clock
     seed: int = 0
-    prefix_keys: tuple[bytes, ...] | None = None  # of the prefix blocks its prompt consists of; see `CacheManager.name`
+    links: tuple[PrefixLink, ...] | None = None  # the prefix blocks its prompt consists of; see `CacheManager.name`
     row: int | None = None  # of the pending table, from admission to release
     pages: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
@@ -155,8 +211,11 @@ class Sequence:
     preempting: bool = False  # releases its pages as soon as its steps have committed, and starts again
     error: BaseException | None = None
     times: Timeline = field(default_factory=Timeline)
+    inside: tuple[ImageSpan, ...] = ()  # images inside the prompt, which is causal
+    turns: PromptTurns | None = None
 
     # Read once from the request. A budget of 0 asks for nothing but the image's place in the prefix cache.
+    images: tuple[ImageSpan, ...] = field(init=False)
     prompt: tuple[Token, ...] = field(init=False)
     budget: int = field(init=False)
     realtime: bool = field(init=False)
@@ -165,11 +224,12 @@ class Sequence:
     top_k: int = field(init=False)  # 0: no limit
     grammar: Grammar = field(init=False)
     cache_salt: str = field(init=False)
-    image_key: str | None = field(init=False)
     prompt_length: int = field(init=False)  # positions of BOS, image and prompt
 
     def __post_init__(self) -> None:
         request = self.request
+        leading = () if self.image is None else (ImageSpan(self.image, 1, self.prefix_len - 1),)
+        self.images = (*leading, *self.inside)
         self.prompt = tuple(request.prompt)
         self.budget = int(request.budget)
         self.realtime = bool(request.realtime)
@@ -177,7 +237,6 @@ class Sequence:
         self.temperature, self.top_p = float(settings.temperature), float(settings.top_p)
         self.top_k = int(settings.top_k or 0)
         self.grammar, self.cache_salt = request.grammar, request.cache_salt
-        self.image_key = None if self.image is None else self.image.key
         self.prompt_length = self.prefix_len + len(self.prompt)
 
     @property
@@ -194,8 +253,13 @@ class Sequence:
         """Positions it can ever fill: the last token is never fed back."""
         return self.prompt_length + max(0, self.budget - 1)
 
+    @property
+    def block(self) -> int:
+        """Leading positions that attend to each other in both directions."""
+        return 0 if self.image is None else self.prefix_len
+
     def tokens_after_image(self, start: int) -> tuple[Token, ...]:
-        """Return prompt and committed tokens from position `start` on, which lies behind BOS and image."""
+        """Return prompt and committed tokens from position `start` on, which lies behind BOS and a leading image."""
         return (*self.prompt, *self.tokens)[start - self.prefix_len :]
 
     def accept(self, token: Token, now: float) -> bool:

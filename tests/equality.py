@@ -274,7 +274,7 @@ class Scene:
         for asked in self.asked:
             collector = Collector(engine, asked.cancel_at)
             image = None if asked.image is None else CutImage(str(asked.image), self.crops[asked.image])
-            collector.sequence = engine.submit(asked.request(self.config), collector, image)
+            collector.sequence = engine.submit(asked.request(self.config), collector, () if image is None else (image,))
             if asked.cancel_at == 0:
                 engine.cancel(collector.sequence)
             collectors.append(collector)

@@ -48,8 +48,7 @@ class Preprocessing:
                 device,
                 torch.float32,
                 dim=1,
-                max_crops=most,
-                crop_size=spec.crop_size,
+                crops=(most, spec.crop_size, spec.crop_size, 3),
                 image_bytes=MOST_BYTES if cuda else 0,
             )
             self._images = ImageEncoder(_NO_ENCODER, spec, device, cuts=cuda)

@@ -66,7 +66,7 @@ class Crowd:
 
     def __init__(self, count: int, *, realtime: bool = True, images: bool = True) -> None:
         self.runner = ModelledRunner(H200)
-        cache = CacheManager(PagePool(80_000, 16), PREFIX)
+        cache = CacheManager(PagePool(80_000, 16))
         limits = make_limits(rows=ROWS if images else DECODED)
         self.core = EngineCore(Scheduler(cache, limits), self.runner, 2, clock=lambda: self.runner.now)
         self._numbers = itertools.count()

@@ -108,7 +108,7 @@ class World:
     def __init__(self, groups: Sequence[Group], limits: Limits, costs: Costs, *, depth: int = 2, seed: int = 0) -> None:
         self.runner = ModelledRunner(costs)
         self.waits = [Waits() for _ in groups]
-        cache = CacheManager(PagePool(8_000, _PAGE), PREFIX)
+        cache = CacheManager(PagePool(8_000, _PAGE))
         self._core = EngineCore(Scheduler(cache, limits), self.runner, depth, clock=lambda: self.runner.now)
         self._random = Random(seed)
         self._numbers = itertools.count()

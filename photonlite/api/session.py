@@ -160,7 +160,7 @@ class Session:
         sequence = self.engine.submit(
             handle.request,
             handle,
-            handle.image,
+            () if handle.image is None else (handle.image,),
             deadline_s=handle.deadline_s,
             preprocess_s=handle.preprocess_s,
             submitted=handle.begun,

@@ -6,10 +6,11 @@ admit ──launch──> confirm ──grow, grow ...──> release        the
            └────> withdraw ─────────────────> release        the step failed: the blocks it was building are removed
 ```
 
-Which pages a sequence with an image shares, where the image prefix ends inside a page:
+Prompts about an image differ behind it, so that the chain has a block that ends with each image. Where that is inside a
+page, the block keeps a copy of the page: its tail. Which pages a sequence with a leading image shares then:
 
 ```
-position   0               prefix_length          prompt_length
+position   0               prefix_len             prompt_length
            ├─ full pages ─┼─ tail page ─┼─ full pages ─┼─ last page, generated ...
 miss       shared: image    own (saved)   shared: text    own
 hit        shared: image    own (copied)  own             own        another prompt
@@ -18,56 +19,59 @@ hit        shared: image    shared: text  shared: text    own        the same pr
 """
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Literal
 
 from photonlite.batch import PageCopy
 from photonlite.cache.pages import PagePool, PrefixBlock, PrefixCache, image_key, page_key, text_root
-from photonlite.sequence import Sequence
+from photonlite.sequence import ImageSpan, PrefixLink, Sequence
 
 
 class CacheManager:
-    """Allocates pages and shares prefixes; `prefix_length` counts BOS and image tokens of a sequence with an image."""
+    """Allocates pages and shares prefixes."""
 
-    def __init__(self, pages: PagePool, prefix_length: int, *, prefix_caching: bool = True) -> None:
+    def __init__(self, pages: PagePool, *, prefix_caching: bool = True) -> None:
         self.pages = pages
         self.prefix = PrefixCache(pages)
-        self.prefix_length = prefix_length
         self._caching = prefix_caching
-        self._keeps_tail = prefix_caching and prefix_length % pages.page_size != 0
         # The blocks of each admitted sequence, from the root. In use, they keep their pages, the source of the
         # sequence's copy included; those that it computes itself stand at the end, until its step has committed.
         self._chains: dict[int, list[PrefixBlock]] = {}
 
-    def pages_needed(self, positions: int, with_image: bool) -> int:
-        """Return how many pages a request of so many positions needs when it runs alone."""
-        # The cache's copy of the page in which the image ends cannot be evicted while the sequence uses the image.
-        return self.pages.pages_for(positions) + (with_image and self._keeps_tail)
+    def pages_needed(self, sequence: Sequence) -> int:
+        """Return how many pages a sequence needs when it runs alone, at its longest."""
+        # The cache's copies of the pages in which images end cannot be evicted while the sequence uses them.
+        tails = sum(span.end % self.pages.page_size != 0 for span in sequence.images) if self._caching else 0
+        return self.pages.pages_for(sequence.longest) + tails
 
-    def fits(self, positions: int, with_image: bool) -> bool:
-        """Whether a request can ever fill so many positions; if so it can as soon as it runs alone."""
-        return self.pages_needed(positions, with_image) <= self.pages.usable
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether a sequence can ever reach its full length; if so it can as soon as it runs alone."""
+        return self.pages_needed(sequence) <= self.pages.usable
 
     def name(self, sequence: Sequence) -> None:
-        """Set the keys of the blocks of a sequence's prompt: the image, then full pages; from any thread."""
-        sequence.prefix_keys = tuple(self._keys(sequence)) if self._caching else ()
+        """Find the blocks of a sequence's prompt, and name its images' ends; from any thread."""
+        links = sequence.links = tuple(self._links(sequence)) if self._caching else ()
+        ends = {link.end: link.key for link in links}
+        for span in sequence.images:
+            span.link = ends.get(span.end, b"")
 
-    def image_state(self, key: str) -> Literal["missing", "building", "ready"]:
-        """Return the state of an image's block; "building" until the step that computes it has committed."""
-        block = self.prefix.lookup(image_key(key))
+    def image_state(self, span: ImageSpan) -> Literal["missing", "building", "ready"]:
+        """Return the state of the block that ends with an image; "building" until its step has committed."""
+        block = self.prefix.lookup(span.link)
         return "missing" if block is None else block.state
 
     def admit(self, sequence: Sequence) -> tuple[int, tuple[PageCopy, ...], tuple[PageCopy, ...]] | None:
         """Allocate pages for a sequence's known positions and the next one; None, with nothing changed, if short.
 
-        Returns the first position to compute (0, the end of the image prefix, or a page boundary behind it), and the
-        pages to copy before the forward pass and after it.
+        Returns the first position to compute (0, the end of an image, or a page boundary), and the pages to copy before
+        the forward pass and after it.
 
         The longest chain of ready blocks that leaves a position to compute is reused (a sequence that produces nothing
-        may be covered altogether; it then shares the image's tail page too, because it never writes). The rest of the
+        may be covered altogether; it then shares an image's tail page too, because it never writes). The rest of the
         prompt's chain is registered as being built by this sequence, up to the first block that is there already.
         """
-        keys = self._check_new(sequence)
-        chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples)
+        links, size = self._check_new(sequence), self.pages.page_size
+        chain = self.prefix.ready_chain((link.key for link in links), sequence.num_tokens - sequence.samples)
         start = chain[-1].end if chain else 0
         shared = [page for block in chain for page in block.pages]
         source = chain[-1].tail if chain else None
@@ -82,19 +86,13 @@ class CacheManager:
 
         self.prefix.touch(chain)
         self.pages.retain(shared)
-        builds_tail = self._keeps_tail and sequence.image is not None and self.prefix.lookup(keys[0]) is None
-        saves_tail = builds_tail and spare > 0
-        taken = self._allocate(fresh + saves_tail)
-        own_tail = taken.pop() if saves_tail else None
-        sequence.pages = shared + taken
-        if keys:
-            self._register(sequence, keys, chain, own_tail)
-        last = self.prefix_length // self.pages.page_size
-        if source is not None:
-            return start, (PageCopy(source, sequence.pages[last]),), ()
-        if own_tail is not None:
-            return start, (), (PageCopy(sequence.pages[last], own_tail),)
-        return start, (), ()
+        new = list(takewhile(lambda link: self.prefix.lookup(link.key) is None, links[len(chain) :]))
+        tails = min(spare, sum(link.has_tail for link in new))
+        taken = self._allocate(fresh + tails)
+        sequence.pages = shared + taken[:fresh]
+        copies = () if source is None else (PageCopy(source, sequence.pages[start // size]),)
+        saves = self._register(sequence, new, chain, taken[fresh:]) if links else []
+        return start, copies, tuple(saves)
 
     def confirm(self, sequence: Sequence) -> None:
         """Make the blocks that a sequence has built ready for others: its step has committed."""
@@ -130,27 +128,29 @@ class CacheManager:
         self.pages.release(sequence.pages)
         sequence.pages = []
 
-    def _check_new(self, sequence: Sequence) -> tuple[bytes, ...]:
+    def _check_new(self, sequence: Sequence) -> tuple[PrefixLink, ...]:
         if sequence.pages or sequence.number in self._chains:
             raise AssertionError(f"sequence {sequence.number} is admitted with {len(sequence.pages)} pages in hand")
-        if sequence.image is not None and sequence.prefix_len != self.prefix_length:
-            raise AssertionError(
-                f"sequence {sequence.number} has a prefix of {sequence.prefix_len} positions, not {self.prefix_length}"
-            )
-        if sequence.prefix_keys is None:
+        if sequence.links is None:
             raise AssertionError(f"sequence {sequence.number} is admitted before its prefixes were named")
-        return sequence.prefix_keys
+        return sequence.links
 
-    def _keys(self, sequence: Sequence) -> Iterator[bytes]:
-        size, before, prompt = self.pages.page_size, sequence.prefix_len, sequence.prompt
-        if sequence.image_key is None:
-            first, parent = 0, text_root(sequence.cache_salt)
-        else:
-            first, parent = before // size, image_key(sequence.image_key)
-            yield parent
-        for page in range(first, sequence.prompt_length // size):
-            parent = page_key(parent, prompt[max(0, page * size - before) : (page + 1) * size - before])
-            yield parent
+    def _links(self, sequence: Sequence) -> Iterator[PrefixLink]:
+        size, before = self.pages.page_size, sequence.prefix_len
+        reached, first = 0, 0  # positions and full pages that the chain covers so far
+        parent = text_root(sequence.cache_salt)
+        if sequence.image is not None:
+            parent = image_key(sequence.images[0].key)
+            reached, first = before, before // size
+            yield PrefixLink(parent, 0, first, reached, reached % size != 0)
+        pages = range((first + 1) * size, sequence.prompt_length + 1, size)
+        inner = [span for span in sequence.images if span.start >= before]
+        for end in sorted({*pages, *(span.end for span in inner)}):
+            tokens = sequence.prompt[max(0, reached - before) : end - before]
+            seen = [span for span in inner if span.start < end and span.end > reached]
+            parent = page_key(parent, tokens, [(span.key, reached - span.start) for span in seen])
+            yield PrefixLink(parent, first, end // size, end, end % size != 0)
+            reached, first = end, end // size
 
     def _allocate(self, count: int) -> list[int]:
         """Allocate pages that the caller knows to be there, evicting for them."""
@@ -161,24 +161,24 @@ class CacheManager:
         return pages
 
     def _register(
-        self, sequence: Sequence, keys: tuple[bytes, ...], chain: list[PrefixBlock], own_tail: int | None
-    ) -> None:
-        """Enter the blocks that a sequence computes behind its chain; `own_tail` is the image block's own page."""
+        self, sequence: Sequence, new: list[PrefixLink], chain: list[PrefixBlock], tails: list[int]
+    ) -> list[PageCopy]:
+        """Enter the blocks that a sequence computes behind its chain; return what is saved to their own pages."""
         self._chains[sequence.number] = chain
-        size, images = self.pages.page_size, int(sequence.image is not None)
-        full = self.prefix_length // size if images else 0
-        for place in range(len(chain), len(keys)):
-            is_image = place < images
-            if self.prefix.lookup(keys[place]) is not None or (is_image and self._keeps_tail and own_tail is None):
-                return
-            page = full + place - images
+        saves: list[PageCopy] = []
+        for link in new:
+            if link.has_tail and len(saves) == len(tails):
+                break
             block = PrefixBlock(
-                keys[place],
+                link.key,
                 parent=chain[-1] if chain else None,
-                pages=tuple(sequence.pages[:full] if is_image else sequence.pages[page : page + 1]),
-                tail=own_tail if is_image else None,
-                end=self.prefix_length if is_image else (page + 1) * size,
+                pages=tuple(sequence.pages[link.first : link.stop]),
+                tail=tails[len(saves)] if link.has_tail else None,
+                end=link.end,
             )
+            if block.tail is not None:
+                saves.append(PageCopy(sequence.pages[link.stop], block.tail))
             self.pages.retain(block.pages)
             self.prefix.insert(block)
             chain.append(block)
+        return saves

@@ -212,17 +212,20 @@ def image_key(image: str) -> bytes:
     return blake2b(_bytes(image), digest_size=_KEY_BYTES, person=b"image").digest()
 
 
-def page_key(parent: bytes, tokens: ListLike[Token]) -> bytes:
-    """Return the key of a page of prompt tokens behind a chain.
+def page_key(parent: bytes, tokens: ListLike[Token], images: Iterable[tuple[str, int]] = ()) -> bytes:
+    """Return the key of prompt tokens behind a chain, of a page or up to an image's end.
 
-    Equal keys mean equal inputs at all positions up to the page's end: how many tokens a page holds follows from where
-    its chain begins, and everything that is embedded (ids and values) is hashed with its place.
+    Equal keys mean equal inputs at all positions up to there: how many tokens a part holds follows from where its chain
+    begins, and everything that is embedded (ids and values) is hashed with its place. `images` are those of which the
+    part holds positions: key, and how many of its positions stand before the part.
     """
     digest = blake2b(parent, digest_size=_KEY_BYTES, person=b"page")
     digest.update(array("q", [token.id for token in tokens]).tobytes())
     for place, token in enumerate(tokens):
         if token.values:
             digest.update(pack("<qq", place, len(token.values)) + array("d", token.values).tobytes())
+    for image, before in images:
+        digest.update(pack("<q", before) + image_key(image))
     return digest.digest()
 
 

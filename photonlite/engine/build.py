@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -15,9 +15,10 @@ from photonlite.device.cpu import compute_threads
 from photonlite.device.names import open_device
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.automata.tables import words
+from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_BYTES
 from photonlite.kernels.fp8 import require_fp8_linears
-from photonlite.models.base import CropEncoder, Model, ModelShape, PromptDecoder, UnfusedModel
+from photonlite.models.base import CropEncoder, Model, ModelShape, PatchEncoder, PromptDecoder, UnfusedModel
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.runner.buffers import KvFormat, kv_format
@@ -68,7 +69,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     spread = compute_threads(config.cpu_threads) if where.type == "cpu" else None
 
     fused = FusedParts(encoder, prompts, model.step_decoder())
-    image_bytes = MOST_BYTES if where.type == "cuda" else 0
+    image_bytes = MOST_BYTES if where.type == "cuda" and isinstance(model.crop_spec, CropSpec) else 0
 
     def make_runner(pages: int) -> TorchModelRunner:
         limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes)
@@ -84,9 +85,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
     device = open_device(where)
     tracer = Tracer(enabled=config.trace)
-    cache = CacheManager(
-        PagePool(memory.pages, config.page_size), model.shape.prefix_length, prefix_caching=config.prefix_caching
-    )
+    cache = CacheManager(PagePool(memory.pages, config.page_size), prefix_caching=config.prefix_caching)
     limits = Limits(
         max_batch=max_batch,
         pending_rows=slots.pending_rows - 1,
@@ -113,7 +112,7 @@ def plain_parts(model: Model, where: torch.device) -> dict[str, str]:
 
 def _crop_encoder(
     model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig
-) -> tuple[CropEncoder, CudaCapturer | None, GraphReport | None]:
+) -> tuple[CropEncoder | PatchEncoder, CudaCapturer | None, GraphReport | None]:
     """Make the image encoder before the memory is planned: what its graphs take is in use by then."""
     if config.fp8_linears:
         require_fp8_linears(where, dtype)
@@ -121,8 +120,11 @@ def _crop_encoder(
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
     capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
-    size = model.crop_spec.crop_size
-    graphed = GraphedEncoder(encoder, crop_size=size, max_crops=config.max_crops, device=where)
+    spec = model.crop_spec
+    if not isinstance(spec, CropSpec):  # numbers of patches differ from launch to launch
+        return encoder, capturer, GraphReport(0, 0.0, 0)
+    crops = cast(CropEncoder, encoder)
+    graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
     return graphed, capturer, graphed.capture(capturer)
 
 
@@ -137,6 +139,7 @@ def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape
         # A zombie keeps its row for one step more, while a new sequence has got its place in the batch; and one row
         # takes what unused rows of a padded batch write.
         pending_rows=2 * max_batch + 1,
+        axes=shape.axes,
     )
 
 

@@ -186,7 +186,7 @@ class EngineCore:
             sequence.release()
             if sequence.finalized:
                 zombies += 1
-            elif row.job is None or not _starts_again(row):
+            elif not _starts_again(row):
                 if prefill_s:
                     sequence.times.prefill_s += prefill_s
                 if isinstance(outcome, Token):
@@ -263,13 +263,13 @@ class EngineCore:
     def _free_images(self, batch: ScheduledBatch) -> None:
         """Free what was kept of images for a prefill: it has been queued, and the prefix cache has the rest."""
         for row in batch.rows:
-            if row.job is not None:
-                self.runner.forget(row.job)
-                if row.sequence.image is not None:
-                    try:
-                        row.sequence.image.drop_crops()
-                    except Exception as error:  # an image is a plug-in
-                        self.end(row.sequence, error)
+            for job in row.jobs:
+                self.runner.forget(job)
+            for span in row.sequence.images if row.jobs else ():
+                try:
+                    span.image.drop_crops()
+                except Exception as error:  # an image is a plug-in
+                    self.end(row.sequence, error)
 
     def _abandon(self, step: Step, error: Exception) -> None:
         """Undo a launch that raised: its sequences fail, unless smaller launches may succeed."""
@@ -284,7 +284,7 @@ class EngineCore:
             for sequence in [*(row.sequence for row in batch.rows), *leaders]:
                 self.end(sequence, failed)
                 self.scheduler.release_if_unused(sequence)
-        for job in {row.job for row in batch.rows if row.job} | {group.job for group in batch.groups}:
+        for job in {job for row in batch.rows for job in row.jobs} | {group.job for group in batch.groups}:
             self.runner.forget(job)
         self._fail(step, error)
 
@@ -331,13 +331,13 @@ class EngineCore:
             metrics.crops_encoded += step.plan.crops
         else:
             for row in step.rows:
-                if row.sequence.image is not None and not row.sequence.times.preemptions:
-                    metrics.prefix_hits += row.start > 0
-                    metrics.prefix_misses += row.start == 0
+                if row.sequence.images and not row.sequence.times.preemptions:
+                    metrics.prefix_hits += not row.jobs
+                    metrics.prefix_misses += bool(row.jobs)
         metrics.graph_replays += step.graphed
         metrics.eager_steps += not step.graphed
 
 
 def _starts_again(row: BatchItem) -> bool:
     """Whether a prompt read an image for which memory was short, so that its token is void."""
-    return row.job is not None and row.job.failed and row.sequence.preempting
+    return row.sequence.preempting and any(job.failed for job in row.jobs)

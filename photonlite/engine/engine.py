@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as ListLike
 
 import torch
 
@@ -25,6 +26,7 @@ from photonlite.device.base import Array
 from photonlite.engine.build import build
 from photonlite.engine.core import EngineCore
 from photonlite.engine.faults import without_frames
+from photonlite.engine.layout import lay_out
 from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
@@ -81,7 +83,7 @@ class Engine:
         self.graphs = parts.graphs
         self._core = parts.core
         self._where = device
-        self._prefix_length = model.shape.prefix_length
+        self._model = model
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
         self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
@@ -123,7 +125,7 @@ class Engine:
         self,
         request: Request,
         sink: Sink,
-        image: ImageRef | None = None,
+        images: ListLike[ImageRef] = (),
         *,
         deadline_s: float | None = None,
         preprocess_s: float = 0.0,
@@ -132,15 +134,19 @@ class Engine:
         """Put a request into the engine's inbox, from any thread; returns at once.
 
         `deadline_s` counts from `submitted`, a time of `time.perf_counter`, by default now. Raises a CapacityError or a
-        ValueError as `Scheduler.prepare`, a ModelError once closed, an EngineDiedError once dead.
+        ValueError as `Scheduler.prepare`, an ImageError for an image that the model cannot read, a ModelError once
+        closed, an EngineDiedError once dead.
         """
         begun = time.perf_counter() if submitted is None else submitted
+        layout = lay_out(self._model, request, images)
         sequence = Sequence(
             number=next(self._numbers),
-            request=request,
+            request=layout.request,
             sink=sink,
-            prefix_len=1 if image is None else self._prefix_length,
-            image=image,
+            prefix_len=layout.prefix_len,
+            image=layout.image,
+            inside=layout.inside,
+            turns=layout.turns,
             deadline=None if deadline_s is None else begun + deadline_s,
             seed=secrets.randbits(63) if request.settings.seed is None else int(request.settings.seed),
         )

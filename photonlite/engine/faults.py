@@ -42,7 +42,8 @@ def request_error(sequence: Sequence, error: BaseException) -> BaseException:
 
 def may_be_split(batch: ScheduledBatch, error: BaseException) -> bool:
     """Whether smaller launches may succeed: memory was short for several crops or prompts."""
-    several = len(batch.rows) > 1 or batch.crops > 1
+    groups = batch.groups
+    several = len(batch.rows) > 1 or len(groups) > 1 or any(one.count > 1 and not one.job.is_whole for one in groups)
     return batch.kind != "decode" and several and is_shortage(error)
 
 

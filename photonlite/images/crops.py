@@ -76,6 +76,10 @@ class CropSpec:
         """Pixels along a side of a square image that is read without being shrunk: of its most crops together."""
         return max(self.crop_size, math.isqrt(self.max_crops) * self.window + 2 * self.margin)
 
+    def cut(self, image: Image.Image, *, threads: int, run_tasks: RunTasks, buffer: Allocator) -> ImageCrops:
+        """Cut an image; see `cut_crops`."""
+        return cut_crops(image, self, threads=threads, run_tasks=run_tasks, buffer=buffer)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageCrops:

@@ -21,14 +21,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Final, TypeGuard, TypeVar
+from typing import Final, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ModelError
-from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
+from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array
 from photonlite.images.decode import decoded_bytes, file_bytes, load_image, rgb_bytes
 from photonlite.images.fetch import ImageFetcher
 from photonlite.images.isolation.pool import DecodePool
@@ -36,12 +36,21 @@ from photonlite.images.packing import pack_image
 from photonlite.images.resize import RunTasks, Task, run_in_turn
 from photonlite.images.source import DecodedImage, ImageSource, is_url
 from photonlite.images.thumbnail import make_thumbnail
-from photonlite.sequence import UncutImage
+from photonlite.sequence import PatchImage, UncutImage
 
 _T = TypeVar("_T")
 
 _PACKED_AHEAD: Final = 256 * 2**20  # bytes of page-locked memory for images packed before the engine requests them
 _HASHED_BYTES: Final = 2**19  # bytes of pixels that one thread hashes at a time, about 0.25 ms
+
+
+class ImageSpec(Protocol):
+    """How a checkpoint's images are cut for its encoder."""
+
+    def cut(
+        self, image: Image.Image, *, threads: int, run_tasks: RunTasks, buffer: Allocator
+    ) -> ImageCrops | PatchImage:
+        """Cut an RGB image in tasks for so many threads, in memory from `buffer`; may raise an ImageError."""
 
 
 class ImagePool:
@@ -54,7 +63,7 @@ class ImagePool:
 
     def __init__(
         self,
-        spec: CropSpec,
+        spec: ImageSpec,
         limits: ImageLimits,
         threads: int,
         *,
@@ -67,7 +76,7 @@ class ImagePool:
         self._spec = spec
         self._limits = limits
         self._buffer = buffer
-        self._packs = packs
+        self._packs = spec if packs and isinstance(spec, CropSpec) else None
         self._ahead = _PACKED_AHEAD
         self._ahead_lock = threading.RLock()  # finalizers take bytes back whenever memory is collected
         self.on_ready = on_ready
@@ -141,14 +150,13 @@ class ImagePool:
             self._fetcher.close()
         self._threads.shutdown()
 
-    def cut(self, image: Image.Image) -> ImageCrops | UncutImage:
-        """Return the crops of a decoded image, or what the device makes them of."""
-        if self._packs:
-            packed = pack_image(rgb_bytes(image), image.size, self._spec, self._buffer)
+    def cut(self, image: Image.Image) -> ImageCrops | UncutImage | PatchImage:
+        """Return the crops or patches of a decoded image, or what the device makes crops of."""
+        if self._packs is not None:
+            packed = pack_image(rgb_bytes(image), image.size, self._packs, self._buffer)
             if packed is not None:
                 return packed
-        threads = self._working
-        return cut_crops(image, self._spec, threads=threads, run_tasks=self._run_tasks, buffer=self._buffer)
+        return self._spec.cut(image, threads=self._working, run_tasks=self._run_tasks, buffer=self._buffer)
 
     def _load(self, source: ImageSource) -> Image.Image:
         data = None if self._decoder is None else file_bytes(source, self._limits)
@@ -167,10 +175,10 @@ class ImagePool:
 
     def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutImage | None:
         """Pack an image before the engine requests it; None where the host cuts it, or too much is packed already."""
-        if not self._packs or not self._reserve_ahead(len(pixels)):
+        if self._packs is None or not self._reserve_ahead(len(pixels)):
             return None
         try:
-            packed = pack_image(pixels, size, self._spec, self._buffer)
+            packed = pack_image(pixels, size, self._packs, self._buffer)
         except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine's request gets the error
             packed = None
         if packed is None:
@@ -205,7 +213,7 @@ class PreparedImage:
         self.key = key
         self.cache_salt = cache_salt
         self.size: tuple[int, int] = image.size if box is None else (box[2] - box[0], box[3] - box[1])
-        self.crops: ImageCrops | UncutImage | None = crops  # None until they are ready
+        self.crops: ImageCrops | UncutImage | PatchImage | None = crops  # None until they are ready
         self.failure: BaseException | None = None  # why crops could not be made
         self.preprocess_s = preprocess_s  # of decoding, hashing and, if it was done, cutting or packing
         self._image = image

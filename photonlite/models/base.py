@@ -7,24 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from PIL import Image
 from torch import Tensor
 
-from photonlite.images.crops import CropSpec
+from photonlite.images.crops import Allocator, CropSpec
+from photonlite.images.resize import RunTasks
 from photonlite.models.layers import Attention
+from photonlite.sequence import PatchImage, PromptTurns
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of cache and context; the `prefix_length` positions of BOS and one image all attend to each other."""
+    """Sizes of cache and context.
+
+    In some families BOS and one image come first, in `prefix_length` positions that all attend to each other. In the
+    others prompts say where images stand, and everything attends to what comes before it.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     max_context: int
-    prefix_length: int
-    bos_id: int
+    prefix_length: int | None  # None where prompts say where images stand, and how long these are depends on them
+    bos_id: int | None  # None where prompts begin without one
     dim: int
     vocab_size: int
+    axes: int = 0  # of rotary positions; 0 where these are the positions
+    levels: int = 1  # embeddings of each position of an image: the input's, and what later layers add
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +116,40 @@ class StepDecoder(Protocol):
 class CropEncoder(Protocol):
     """An image encoder: `encode` maps crops, uint8 ``[n, C, C, 3]``, to features ``[n, P, D]``, each independently.
 
-    `project` maps the features of one image's crops to embeddings ``[prefix_length - 1, dim]``.
+    `project` maps the features of one image's crops to embeddings, one for each of its positions: ``[n, dim]``.
     """
 
     def encode(self, pixels: Tensor) -> Tensor: ...
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor: ...
+
+
+class PatchSpec(Protocol):
+    """How images that are encoded as a whole are cut; see `images.pool.ImageSpec`."""
+
+    @property
+    def patch_bytes(self) -> int: ...
+    @property
+    def merge(self) -> int: ...  # patches along a side of one position
+    @property
+    def position_patches(self) -> int: ...
+    @property
+    def most_patches(self) -> int: ...  # of the largest image
+    @property
+    def sight(self) -> int: ...  # pixels along a side of a square image that is read without being shrunk
+
+    def positions_of(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the rows and columns of positions that an image of a width and height takes; may raise ImageError."""
+
+    def cut(self, image: Image.Image, *, threads: int, run_tasks: RunTasks, buffer: Allocator) -> PatchImage: ...
+
+
+class PatchEncoder(Protocol):
+    """An encoder of whole images: patches, uint8 ``[P, bytes]``, of images with these rows and columns of patches.
+
+    It returns embeddings of all positions, ``[levels, n, dim]``. Images do not affect each other.
+    """
+
+    def encode(self, patches: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor: ...
 
 
 class NumberHeads(Protocol):
@@ -144,10 +182,10 @@ class Model(Protocol):
     @property
     def shape(self) -> ModelShape: ...
     @property
-    def crop_spec(self) -> CropSpec: ...
+    def crop_spec(self) -> CropSpec | PatchSpec: ...
     @property
-    def vision(self) -> CropEncoder: ...  # in operations of PyTorch; the first stage takes crops of several images
-    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder: ...  # the fastest one for the device
+    def vision(self) -> CropEncoder | PatchEncoder: ...  # in operations of PyTorch; which one depends on `crop_spec`
+    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder | PatchEncoder: ...  # the fastest one for the device
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None: ...
     def step_decoder(self) -> StepDecoder | None: ...
     def plain_parts(self) -> Mapping[str, str]: ...  # what runs in operations of PyTorch on this device, and why
@@ -161,13 +199,24 @@ class Model(Protocol):
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         """Estimate the root mean square of each layer's keys and values from the weights, within a factor of ten."""
 
-    def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor: ...  # crops -> [prefix_length - 1, dim]
     def embed(self, ids: Tensor) -> Tensor: ...  # [...] -> [..., dim]
 
-    def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to raw hidden states ``[B, T, dim]``."""
+    def forward(
+        self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None
+    ) -> Tensor:
+        """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to raw hidden states ``[B, T, dim]``.
+
+        With several axes positions are rotary ones, ``[axes, T]`` or ``[axes, B, T]``. Features of images,
+        ``[levels - 1, B, T, dim]``, are given only to a model that has several levels.
+        """
 
     def logits(self, hidden: Tensor) -> Tensor: ...  # raw hidden states [..., dim] -> [..., vocab]
+
+    def turns(self, parts: Sequence[int | tuple[int, int]]) -> PromptTurns | None:
+        """Return the rotary positions of a prompt; None with a single axis.
+
+        A part is a number of words, or rows and columns of an image.
+        """
 
 
 _AnyBase: Any = object  # type checkers then accept a view wherever a model is expected
@@ -196,8 +245,8 @@ class UnfusedModel(ModelView):
         reason = "the engine setting 'fused' is off"
         return dict.fromkeys(("image encoder", "prompts", "decode steps"), reason)
 
-    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
-        vision: CropEncoder = self._model.vision
+    def crop_encoder(self, *, fp8: bool = False) -> CropEncoder | PatchEncoder:
+        vision: CropEncoder | PatchEncoder = self._model.vision
         return vision
 
     def prompt_decoder(self, *, fp8: bool = False) -> None: ...

@@ -161,7 +161,7 @@ class EngineMetrics:
         self.requests_finished += 1
         if times.admitted:
             self.queue_s.observe(times.queue_s)
-        if sequence.image is not None:
+        if sequence.images:
             self.preprocess_s.observe(times.preprocess_s)
             if times.encode_s:
                 self.encode_s.observe(times.encode_s)

@@ -95,8 +95,7 @@ class Buffers:
         dtype: torch.dtype,
         *,
         dim: int,
-        max_crops: int,
-        crop_size: int,
+        crops: tuple[int, ...],
         image_bytes: int = 0,
     ) -> None:
         def words(*size: int) -> Tensor:
@@ -110,7 +109,7 @@ class Buffers:
         self.results = words(shape.max_rows, RESULT_COLUMNS)
         self.scored = words(shape.max_rows, MAX_SCORED)
         self.scores = torch.zeros(shape.max_rows, MAX_SCORED, device=device)
-        self.crops = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
+        self.crops = torch.zeros(crops, dtype=torch.uint8, device=device)  # or patches, of an encode launch
         self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
         self.hidden = torch.zeros(shape.max_rows, dim, dtype=dtype, device=device)  # raw hidden states [B, dim]
 

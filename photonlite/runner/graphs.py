@@ -183,7 +183,7 @@ class DecodeGraphs:
         return result
 
 
-def prefill_sizes(prefix_length: int, positions: int) -> tuple[int, ...]:
+def prefill_sizes(prefix_length: int | None, positions: int) -> tuple[int, ...]:
     """Choose the lengths of prompts to capture, ascending, for launches of at most so many positions.
 
     ```
@@ -193,8 +193,10 @@ def prefill_sizes(prefix_length: int, positions: int) -> tuple[int, ...]:
 
     Products cut work into 128 positions: finer steps pay only just above `prefix_length`, where most launches are.
     """
-    image = -(-prefix_length // _FINE) * _FINE
-    sizes = {*_FEW, *range(image, image + 4 * _FINE, _FINE)}
+    sizes = set(_FEW)
+    if prefix_length is not None:
+        image = -(-prefix_length // _FINE) * _FINE
+        sizes |= {*range(image, image + 4 * _FINE, _FINE)}
     sizes |= {*range(384, 2048, _COARSE), *range(2048, LONGEST + 1, 2 * _COARSE)}
     longest = min(positions, LONGEST)
     return tuple(sorted({size for size in sizes if size < longest} | {longest}))

@@ -13,6 +13,7 @@ crops of later launches are kept in separate memory, which only the compute stre
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,17 +28,40 @@ from photonlite.kernels.resize import cut_image
 from photonlite.models.base import CropEncoder
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured
-from photonlite.sequence import UncutImage
+from photonlite.sequence import PatchImage, UncutImage
 
 _logger = logging.getLogger("photonlite")
+
+
+class Images(Protocol):
+    """Images of encode launches on the device: copied there, encoded, and kept by job until forgotten."""
+
+    input_shape: tuple[int, ...]  # of the bytes that one launch encodes, at most
+
+    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None: ...
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None: ...
+
+    def work(self, groups: Sequence[CropGroup]) -> int:
+        """Return about how many patches a launch encodes."""
+
+    def embeddings(self, job: int) -> Tensor | None:
+        """Return an image's embeddings ``[levels, n, dim]``; None where some part of it was not encoded."""
+
+    def forget(self, job: EncodeJob) -> None: ...
+
+    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+        """Encode the largest launch, and allocate what is kept of so many largest images, to measure memory."""
 
 
 class ImageEncoder:
     """Encodes crops of several images at once; keeps intermediate results by job. With `cuts` it cuts images itself."""
 
-    def __init__(self, encoder: CropEncoder, spec: CropSpec, device: torch.device, *, cuts: bool) -> None:
+    def __init__(
+        self, encoder: CropEncoder, spec: CropSpec, device: torch.device, *, max_crops: int = 0, cuts: bool
+    ) -> None:
         self._encoder = encoder
         self._spec = spec
+        self.input_shape: tuple[int, ...] = (max_crops, spec.crop_size, spec.crop_size, 3)
         self._scratch = torch.empty(MOST_SCRATCH if cuts else 0, dtype=torch.uint8, device=device)
         self._crops: dict[int, Tensor] = {}
         self._features: dict[int, list[Tensor]] = {}
@@ -48,6 +72,8 @@ class ImageEncoder:
         for group, place, start in _places(groups):
             crops = group.job.crops
             if not isinstance(crops, UncutImage):
+                if isinstance(crops, PatchImage):
+                    raise AssertionError("patches were given to an encoder of crops")
                 pixels = crops.pixels[group.first : group.first + group.count]
                 transfer(buffers.crops[place : place + group.count], pixels)
             elif group.first == 0:
@@ -64,11 +90,15 @@ class ImageEncoder:
             parts = self._features.setdefault(job.number, [])
             parts.append(found)
             if sum(map(len, parts)) == job.total:
-                self._embeddings[job.number] = self._encoder.project(torch.cat(parts), job.crops.tiling)
+                if isinstance(job.crops, PatchImage):
+                    raise AssertionError("patches were given to an encoder of crops")
+                self._embeddings[job.number] = self._encoder.project(torch.cat(parts), job.crops.tiling)[None]
                 del self._features[job.number]
 
+    def work(self, groups: Sequence[CropGroup]) -> int:
+        return sum(group.count for group in groups) * (1 + self._spec.grid**2)
+
     def embeddings(self, job: int) -> Tensor | None:
-        """Return an image's embeddings ``[prefix_length - 1, dim]``; None where some of its crops were not encoded."""
         return self._embeddings.get(job)
 
     def forget(self, job: EncodeJob) -> None:
@@ -84,6 +114,11 @@ class ImageEncoder:
                 image = buffers.images[start : start + group.job.image_bytes]
                 self._cut_group(group, group.job.crops, image, buffers.crops[place:end])
         return buffers.crops[:end]
+
+    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+        features = self._encoder.encode(buffers.crops)
+        crops = images * (1 + self._spec.max_crops)
+        return [features.new_empty(crops, *features.shape[1:]), buffers.crops.new_empty(crops, *self.input_shape[1:])]
 
     def rehearse(self, buffers: Buffers) -> None:
         """Cut the smallest image, so that the kernels are compiled before the first request."""

@@ -83,7 +83,8 @@ def plan_memory(
 
 def longest_pages(shape: ModelShape, page_size: int) -> int:
     """Pages of one longest request; one more if the image ends inside a page, which the prefix cache copies."""
-    return -(-shape.max_context // page_size) + (shape.prefix_length % page_size != 0)
+    ends_inside = page_size > 1 if shape.prefix_length is None else shape.prefix_length % page_size != 0
+    return -(-shape.max_context // page_size) + ends_inside
 
 
 def bytes_of_page(shape: ModelShape, dtype: torch.dtype, page_size: int) -> int:

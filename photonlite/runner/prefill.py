@@ -17,6 +17,7 @@ does, row by row in attention. Words are embedded inside the pass; images, and t
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +32,18 @@ from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.models.layers import Attention, attend
 from photonlite.runner.buffers import Buffers, PagedCache, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, PromptGraphs, prefill_sizes, tiles_for
-from photonlite.runner.images import ImageEncoder
+from photonlite.runner.images import Images
 from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding
+
+
+class ImagePart(NamedTuple):
+    """Positions of an image in a row; the earlier ones of the image, if there are any, are cached."""
+
+    job: int  # number of the image's encode job
+    place: int  # in the row
+    first: int  # of the image's positions
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +52,10 @@ class PromptRow:
     start: int  # first position that gets keys and values; the earlier ones are cached
     count: int  # of such positions
     first: int  # its first token among the uploaded ones
-    leading: int  # positions before its tokens: BOS, and an image that is not cached; 0 for a resumed row
+    leading: int  # positions before its tokens: BOS, and a leading image that is not cached; 0 for a resumed row
     block: int  # leading positions that see each other in both directions
-    job: int | None  # number of the image's encode job; None without an image, or where it is cached
+    images: tuple["ImagePart", ...]  # that it computes
+    turns: Array | None  # [count, axes]: rotary positions, where a model has several axes
 
     @property
     def tokens(self) -> int:
@@ -64,7 +75,7 @@ class Prefill:
         decoder: PromptDecoder | None,
         model: Model,
         inputs: InputEmbedding,
-        images: ImageEncoder,
+        images: Images,
         cache: PagedCache,
         shape: SlotShape,
     ) -> None:
@@ -79,10 +90,13 @@ class Prefill:
         self._packed = torch.zeros(shape.packed_words(shape.max_tokens), dtype=torch.int32, device=device)
         self._table = torch.zeros(shape.max_rows, shape.max_pages, dtype=torch.int32, device=device)
         self._x = inputs.bos.new_zeros(shape.max_tokens, model.shape.dim)
+        levels = model.shape.levels
+        # What images add behind the decoder's first layers, 0 elsewhere; None where a model has no such features.
+        self._deepstack = self._x.new_zeros(levels - 1, *self._x.shape) if levels > 1 else None
         self._hidden = inputs.bos.new_zeros(shape.max_rows, model.shape.dim)
 
     def upload(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
-        rows = make_rows(plan.rows, self._model.shape.prefix_length)
+        rows = make_rows(plan.rows)
         size, _ = self._size(rows)
         fill_packed(slot, rows, size, self._model.shape.bos_id)
         used = self._shape.packed_words(size)
@@ -90,7 +104,7 @@ class Prefill:
 
     def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
         """Run prompts in one pass; leave each row's last raw hidden state in the buffers."""
-        rows = make_rows(plan.rows, self._model.shape.prefix_length)
+        rows = make_rows(plan.rows)
         count, (size, graphs) = len(rows), self._size(rows)
         used = self._shape.packed_words(size)
         self._packed[:used].copy_(buffers.packed[:used])
@@ -117,7 +131,7 @@ class Prefill:
         longest = self._model.shape.max_context
         size = min(max(positions, longest), self._shape.max_tokens)
         counts = [min(longest, size - begin) for begin in range(0, size, longest)]
-        rows = [PromptRow(0, 0, count, 0, 1, 0, None) for count in counts]
+        rows = [PromptRow(0, 0, count, 0, 1, 0, (), None) for count in counts]
         self._forward(size, tiles_for(size, self._shape.max_rows), rows)
 
     def _size(self, rows: Sequence[PromptRow]) -> tuple[int, PromptGraphs | None]:
@@ -130,21 +144,29 @@ class Prefill:
     def _embed(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow]) -> None:
         """Write images to the input, and all tokens if some of them have values."""
         count = sum(row.tokens for row in rows)
+        if self._deepstack is not None:
+            self._deepstack[:, : sum(row.count for row in rows)].zero_()
         valued = bool((slot.tokens[:count, 1] != NO_VALUE).any())
         tokens = self._inputs.tokens(buffers.tokens[:count]) if valued else None
         begin = 0
         for row in rows:
-            if row.block:
-                image = self._x[begin + 1 : begin + row.leading]
-                found = None if row.job is None else self._images.embeddings(row.job)
-                if found is None:  # its encode step failed, which fails this row only
-                    image.fill_(torch.nan)
-                else:
-                    image.copy_(found)
             if tokens is not None:
                 own = tokens[row.first : row.first + row.tokens]
                 self._x[begin + row.leading : begin + row.count].copy_(own)
+            for part in row.images:
+                self._embed_image(part, slice(begin + part.place, begin + part.place + part.size))
             begin += row.count
+
+    def _embed_image(self, part: "ImagePart", places: slice) -> None:
+        found = self._images.embeddings(part.job)
+        if found is None:  # its encode step failed, which fails this row only
+            self._x[places].fill_(torch.nan)
+            return
+        first, *others = found[:, part.first : part.first + part.size]
+        self._x[places].copy_(first)
+        if self._deepstack is not None:
+            for target, features in zip(self._deepstack, others, strict=True):
+                target[places].copy_(features)
 
     def _forward(self, size: int, tiles: int, rows: Sequence[PromptRow] = ()) -> None:
         """Run so many positions and tiles from the fixed buffers to `_hidden`; without a decoder those of `rows`."""
@@ -153,29 +175,54 @@ class Prefill:
         last, lengths = shape.ends_of(packed)
         embedded = self._model.embed(words.clamp(min=0))
         x = torch.where((words != EMBEDDED)[:, None], embedded, self._x[:size])
+        turns = shape.turns_of(packed, size) if shape.axes else None
+        deepstack = None if self._deepstack is None else self._deepstack[:, :size]
         if self._decoder is not None:
-            prompts = PackedPrompts(positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths)
-            self._hidden.copy_(self._decoder(x, prompts, self._cache))
+            place = positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths
+            self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._cache))
             return
         attention = prompt_attention(self._cache, rows, slots, self._table)
+        features = () if deepstack is None or not any(row.images for row in rows) else (deepstack[:, None],)
+        positions = positions if turns is None else turns.T
         with plan_free_attention():
-            self._hidden.copy_(self._model.forward(x[None], positions, attention)[0, last])
+            self._hidden.copy_(self._model.forward(x[None], positions, attention, *features)[0, last])
 
 
-def make_rows(items: Iterable[BatchItem], prefix_length: int) -> list[PromptRow]:
-    """Describe the rows of a launch, whose tokens lie row by row; BOS and an image have `prefix_length` positions."""
+def make_rows(items: Iterable[BatchItem]) -> list[PromptRow]:
+    """Describe the rows of a launch, whose tokens lie row by row."""
     rows: list[PromptRow] = []
     first = 0
     for index, item in enumerate(items):
-        block = prefix_length if item.job is not None else 0
-        leading = 0 if item.start else block or 1
-        job = None if item.job is None else item.job.number
-        rows.append(PromptRow(index, item.start, item.count, first, leading, block, job))
+        sequence = item.sequence
+        leading, block = (0, 0) if item.start else (sequence.prefix_len, sequence.block)
+        rows.append(
+            PromptRow(index, item.start, item.count, first, leading, block, _image_parts(item), _turns(item))
+        )
         first += item.count - leading
     return rows
 
 
-def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int) -> None:
+def _image_parts(item: BatchItem) -> tuple[ImagePart, ...]:
+    jobs = {job.key: job.number for job in item.jobs}
+    parts = []
+    for span in item.sequence.images:
+        begin = max(span.start, item.start)
+        if span.end > begin:
+            parts.append(ImagePart(jobs[span.key], begin - item.start, begin - span.start, span.end - begin))
+    return tuple(parts)
+
+
+def _turns(item: BatchItem) -> Array | None:
+    """Return the rotary positions of a row; those behind the prompt are the same on all axes."""
+    turns = item.sequence.turns
+    if turns is None:
+        return None
+    known = turns.axes[item.start : item.start + item.count]
+    behind = np.arange(item.start + len(known), item.start + item.count, dtype=np.int32) + turns.shift
+    return np.concatenate((known, np.repeat(behind[:, None], known.shape[1], axis=1)))
+
+
+def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int | None) -> None:
     """Fill `slot.packed` from the slot's rows and tokens for a pass of `size` positions; see `SlotShape`."""
     shape, page = slot.shape, slot.shape.page_size
     columns = [(row.start, row.count, row.first, row.leading, row.block) for row in rows]
@@ -189,6 +236,10 @@ def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int) -
     places[:total, 1] = slot.rows[row, PAGES + position // page] * page + position % page
     places[:total, 2] = _words(slot, within, within - leading[row], firsts[row], bos_id)
     places[total:] = (0, SCRATCH_PAGE * page, 0)
+    if shape.axes:
+        turns = shape.turns_of(slot.packed, size)
+        turns[:total] = np.concatenate([row.turns for row in rows if row.turns is not None])
+        turns[total:] = 0
 
     ends = shape.ends_of(slot.packed)
     ends[:, len(rows) :] = 0
@@ -202,11 +253,11 @@ def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int) -
     tiles[len(row) :] = 0
 
 
-def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int) -> Array:
+def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int | None) -> Array:
     """Return the word at each position: `token` counts from each row's first, negative ones are BOS and image."""
     found = slot.tokens[np.maximum(token, 0) + np.minimum(first, slot.shape.max_tokens - 1)]
     word = np.where(found[:, 1] == NO_VALUE, found[:, 0], EMBEDDED)
-    before = np.where(within == 0, bos_id, EMBEDDED)
+    before = np.where(within == 0, EMBEDDED if bos_id is None else bos_id, EMBEDDED)
     chosen: Array = np.where(token < 0, before, word)
     return chosen
 

@@ -17,7 +17,7 @@ Host arrays are rewritten only while the slot is free: every copy that read them
 of the results, which the commit waited for, was queued behind them.
 
 ```
-rows      int32 [B, 3 + P]   row of the pending table, position, write slot, page table     (decode and prefill)
+rows      int32 [B, 4 + P]   pending row, position, write slot, rotary position, page table  (decode and prefill)
 tokens    int32 [T, 3]       id, first value, second value as float bits (prefill: rows one after the other)
 packed    int32 [W]          where positions lie on one axis, see `SlotShape` (prefill of packed prompts)
 choices   int32 [B, K]       sampling params, see `kernels.columns`
@@ -43,7 +43,7 @@ from photonlite.sequence import MAX_INFLIGHT
 if TYPE_CHECKING:
     from torch import Tensor
 
-PENDING_ROW, POSITION, WRITE_SLOT, PAGES = 0, 1, 2, 3  # columns of `rows`; the page table begins at the last
+PENDING_ROW, POSITION, WRITE_SLOT, TURN, PAGES = 0, 1, 2, 3, 4  # columns of `rows`; the page table begins at the last
 NO_VALUE = np.float32(-1.0).view(np.int32)
 """Stands in `tokens` where a token has no first or no second value: values lie in [0, 1]."""
 
@@ -119,6 +119,7 @@ class SlotShape:
     ends     [2, R]    where each row's last position stands on the axis;  its number of positions, 0: unused
     tiles    [N, 5]    the axis cut for attention, see `kernels.columns`
     places   [T, 3]    of each position: position in its row, write slot, id of its word or EMBEDDED
+    turns    [T, A]    its rotary position on each axis, where a model has several
     ```
     """
 
@@ -128,11 +129,12 @@ class SlotShape:
     max_pages: int  # of the longest sequence
     mask_words: int  # 32-bit words of a mask
     pending_rows: int  # of the pending table; unused rows write to the last
+    axes: int = 0  # of rotary positions; 0 where these are the positions
 
     def packed_words(self, positions: int) -> int:
         """Words of `packed` that so many positions use; tiles are full ones, and one of each row that is not."""
         tiles = self.max_tokens // QUERY_TILE + self.max_rows
-        return 2 * self.max_rows + TILE_COLUMNS * tiles + _PLACE_COLUMNS * positions
+        return 2 * self.max_rows + TILE_COLUMNS * tiles + (_PLACE_COLUMNS + self.axes) * positions
 
     def ends_of(self, packed: AnyArray) -> AnyArray:
         return packed[: 2 * self.max_rows].reshape(2, self.max_rows)
@@ -141,7 +143,12 @@ class SlotShape:
         return packed[2 * self.max_rows : self.packed_words(0)].reshape(-1, TILE_COLUMNS)
 
     def places_of(self, packed: AnyArray, positions: int) -> AnyArray:
-        return packed[self.packed_words(0) : self.packed_words(positions)].reshape(-1, _PLACE_COLUMNS)
+        start = self.packed_words(0)
+        return packed[start : start + _PLACE_COLUMNS * positions].reshape(-1, _PLACE_COLUMNS)
+
+    def turns_of(self, packed: AnyArray, positions: int) -> AnyArray:
+        start = self.packed_words(0) + _PLACE_COLUMNS * positions
+        return packed[start : self.packed_words(positions)].reshape(-1, max(1, self.axes))
 
 
 class Slot:

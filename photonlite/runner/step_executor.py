@@ -34,7 +34,17 @@ from photonlite.runner.sampling_params import (
     write_scored,
     write_unused,
 )  # fmt: skip
-from photonlite.runner.slots import NO_VALUE, PAGES, PENDING_ROW, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import (
+    NO_VALUE,
+    PAGES,
+    PENDING_ROW,
+    POSITION,
+    SCRATCH_PAGE,
+    TURN,
+    WRITE_SLOT,
+    Slot,
+    SlotShape,
+)
 from photonlite.sequence import Sequence as BatchSequence
 
 _ANCHORED_S = 60.0  # seconds for which the times of events stay precise to some microseconds
@@ -208,16 +218,18 @@ class StepExecutor:
                 self._tables[row, written : len(pages)] = pages[written:]
                 self._written[row] = len(pages)
         last = np.array([row.start + row.count - 1 for row in plan.rows], np.int32)
+        shifts = [0 if row.sequence.turns is None else row.sequence.turns.shift for row in plan.rows]
         target = slot.rows
         target[:count, PENDING_ROW] = rows
         target[:count, POSITION] = last
+        target[:count, TURN] = last + np.array(shifts, np.int32)
         tables = self._tables[rows]
         page = tables[np.arange(count), last // self._page_size]
         target[:count, WRITE_SLOT] = page * self._page_size + last % self._page_size
         target[:count, PAGES:] = tables
         if padded > count:
             target[count:padded, PENDING_ROW] = self._scratch_row
-            target[count:padded, POSITION] = 0
+            target[count:padded, POSITION] = target[count:padded, TURN] = 0
             target[count:padded, WRITE_SLOT] = SCRATCH_PAGE * self._page_size
             target[count:padded, PAGES:] = SCRATCH_PAGE
 

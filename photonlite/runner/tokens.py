@@ -41,7 +41,7 @@ class InputEmbedding:
 
     def __init__(self, model: Model, device: torch.device) -> None:
         self._model, self._numbers = model, model.numbers
-        self.bos = model.embed(torch.tensor([model.shape.bos_id], device=device))  # [1, dim]
+        self.bos = model.embed(torch.tensor([model.shape.bos_id or 0], device=device))  # [1, dim]
         self._tables: InputTables | None = None  # of the fused kernel, if the model offers its weights
         self.coordinates: list[float] = []
         self.sizes: list[float] = []

@@ -18,16 +18,18 @@ outside a graph's pool nor wait for the device.
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
+from photonlite.images.crops import CropSpec
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.reference.attention import write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in
-from photonlite.models.base import CropEncoder, Model, NextPositions, PromptDecoder, StepDecoder
+from photonlite.models.base import CropEncoder, Model, NextPositions, PatchEncoder, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.runner.buffers import Buffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
@@ -39,10 +41,11 @@ from photonlite.runner.graphs import (
     GraphOptions,
     GraphReport,
 )
-from photonlite.runner.images import ImageEncoder
+from photonlite.runner.images import ImageEncoder, Images
+from photonlite.runner.patches import PatchImages
 from photonlite.runner.prefill import Prefill, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, Variant
-from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -62,7 +65,7 @@ class RunnerLimits:
 class FusedParts:
     """Faster versions of parts of a model; None for the model's own."""
 
-    encoder: CropEncoder | None = None
+    encoder: CropEncoder | PatchEncoder | None = None
     prompts: PromptDecoder | None = None
     steps: StepDecoder | None = None
 
@@ -94,7 +97,6 @@ class TorchModelRunner:
         self._steps = fused.steps
         self._spread = spread
         self._counters: Counters = {}
-        self._encoder = fused.encoder or model.vision
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
             self.coordinates: Sequence[float] = self._inputs.coordinates
@@ -102,12 +104,14 @@ class TorchModelRunner:
             kv = kv or KvFormat(dtype)
             self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
-            sizes = {"dim": model.shape.dim, "crop_size": model.crop_spec.crop_size}
-            sizes |= {"max_crops": limits.max_crops, "image_bytes": limits.image_bytes}
-            self._buffers = [Buffers(shape, device, dtype, **sizes) for _ in range(limits.depth)]
-            self._images = ImageEncoder(self._encoder, model.crop_spec, device, cuts=limits.image_bytes > 0)
+            self._images = _make_images(model, fused.encoder or model.vision, device, limits)
+            crops, dim = self._images.input_shape, model.shape.dim
+            self._buffers = [
+                Buffers(shape, device, dtype, dim=dim, crops=crops, image_bytes=limits.image_bytes)
+                for _ in range(limits.depth)
+            ]
             self._prefill = Prefill(fused.prompts, model, self._inputs, self._images, self.cache, shape)
-            if limits.image_bytes > 0:
+            if limits.image_bytes > 0 and isinstance(self._images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                     self._images.rehearse(self._buffers[0])
         self._synchronize()
@@ -149,8 +153,7 @@ class TorchModelRunner:
         self._images.upload(self._buffers[slot.index], groups)
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        crops = sum(group.count for group in groups)
-        with self._spread_over(crops * self._model.shape.prefix_length), plan_free_attention():
+        with self._spread_over(self._images.work(groups)), plan_free_attention():
             self._images.encode(self._buffers[slot.index], groups)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
@@ -197,12 +200,7 @@ class TorchModelRunner:
         """Run the largest launches on the scratch page beside features of so many images, to measure memory."""
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention():
-            features = self._encoder.encode(buffers.crops)
-            crops = 1 + self._model.crop_spec.max_crops
-            kept = (
-                features.new_empty(images * crops, *features.shape[1:]),
-                buffers.crops.new_empty(images * crops, *buffers.crops.shape[1:]),
-            )
+            kept = self._images.encode_most(buffers, images)
             self._prefill.rehearse(positions)
             buffers.hidden.copy_(self._step(buffers.rows))
             self._finalize(buffers, rows, "scored", sampled=True)
@@ -218,18 +216,20 @@ class TorchModelRunner:
         self._graphs = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
-        del self._encoder, self._images, self._prefill, self._steps
+        del self._images, self._prefill, self._steps
         self._buffers.clear()
         self.free_memory()
 
     def _step(self, rows: Tensor) -> Tensor:
-        """Map rows, int32 ``[B, 3 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
+        """Map rows, int32 ``[B, 4 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
         x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])  # [B, dim]
         if self._steps is not None:
-            following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:])
+            following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:], rows[:, TURN])
             with counting_in(self._counters):
                 return self._steps(x, following, self.cache)
-        positions = rows[:, POSITION : POSITION + 1]
+        positions = rows[:, TURN : TURN + 1]
+        if self.shape.axes:
+            positions = positions.expand(self.shape.axes, -1, -1)
         return self._model.forward(x[:, None], positions, decode_attention(self.cache, rows))[:, 0]
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
@@ -249,10 +249,21 @@ class TorchModelRunner:
             torch.cuda.synchronize(self._device)
 
 
+def _make_images(
+    model: Model, encoder: CropEncoder | PatchEncoder, device: torch.device, limits: RunnerLimits
+) -> Images:
+    spec = model.crop_spec
+    if isinstance(spec, CropSpec):
+        crops = cast(CropEncoder, encoder)
+        return ImageEncoder(crops, spec, device, max_crops=limits.max_crops, cuts=limits.image_bytes > 0)
+    patches = cast(PatchEncoder, encoder)
+    return PatchImages(patches, spec, max_units=limits.max_crops, longest=model.shape.max_context)
+
+
 def decode_attention(cache: PagedCache, rows: Tensor) -> Attention:
     """Return attention for one position a row: it is stored, and sees all up to itself; q is ``[B, 1, H, D]``.
 
-    `rows`, int32 ``[B, 3 + P]`` as in `runner.slots`, may be cut to the pages in use.
+    `rows`, int32 ``[B, 4 + P]`` as in `runner.slots`, may be cut to the pages in use.
     """
     slots, lengths, table = rows[:, WRITE_SLOT].long(), rows[:, POSITION] + 1, rows[:, PAGES:]
 

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from photonlite.batch import BatchItem, EncodeJob, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.limits import LaunchModel, Limits
 from photonlite.scheduler.queues import EncoderQueue, RunningSet, WaitingQueue
@@ -156,20 +156,17 @@ class FifoPolicy:
                 queue.block(sequence)
 
     def is_ready(self, sequence: Sequence) -> bool:
-        key = sequence.image_key
-        if key is None:
-            return True
-        state = self.cache.image_state(key)
-        if state == "missing":
-            job = self.encoder.jobs.get(key)
-            return job is not None and job.encoded
-        return state == "ready"
+        for span in sequence.images:
+            state = self.cache.image_state(span)
+            job = self.encoder.jobs.get(span.key) if state == "missing" else None
+            if state != "ready" and (job is None or not job.encoded):
+                return False
+        return True
 
     def positions(self, sequence: Sequence) -> int:
         """Return the positions that a prefill computes for a sequence, at most."""
-        key = sequence.image_key
-        cached = key is not None and self.cache.image_state(key) == "ready"
-        return sequence.num_tokens - (sequence.prefix_len if cached else 0)
+        cached = [span.end for span in sequence.images if self.cache.image_state(span) == "ready"]
+        return sequence.num_tokens - max(cached, default=0)
 
     def needs_launch(self, sequence: Sequence) -> bool:
         """Whether a ready sequence needs a launch at all: one that only wants its image cached may not."""
@@ -237,16 +234,15 @@ class FifoPolicy:
             return False
         groups = self.encoder.next_groups(queue, self.crops.most, self._enough_crops)
         encoded = [job.leader for job in self.encoder.jobs_of(queue) if job.encoded]
-        prompts = sum(leader.num_tokens for leader in encoded if not leader.finalized)
+        prompts = sum(leader.num_tokens for leader in set(encoded) if not leader.finalized)
         crops = sum(group.count for group in groups)
         return crops > 0 and self.crops.cost(crops) + self.prompts.cost(prompts) <= pause.left_s
 
     def _start(self, queue: WaitingQueue, sequence: Sequence, start: int) -> BatchItem:
         queue.remove(sequence)
         self.running.start(sequence)
-        job: EncodeJob | None = self.encoder.pop(sequence) if start == 0 else None
         index = len(sequence.tokens) if sequence.samples else None
-        return BatchItem(sequence, start, sequence.num_tokens - start, index, job)
+        return BatchItem(sequence, start, sequence.num_tokens - start, index, self.encoder.pop(sequence, start))
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)

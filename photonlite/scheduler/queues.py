@@ -19,7 +19,7 @@ from sortedcontainers import SortedKeyList
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
-from photonlite.sequence import CutImage, ImageRef, Sequence, UncutImage, read_crops
+from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
 
@@ -61,7 +61,7 @@ class WaitingQueue:
     def add(self, sequence: Sequence) -> None:
         self._ordered.add(sequence)
         self._candidates.add(sequence)
-        if (key := sequence.image_key) is not None:
+        for key in {span.key for span in sequence.images}:
             if key not in self._by_image:
                 self._by_image[key] = SortedKeyList(key=by_number)
             self._by_image[key].add(sequence)
@@ -69,7 +69,7 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         self._ordered.remove(sequence)
         self._candidates.discard(sequence)
-        if (key := sequence.image_key) is not None:
+        for key in {span.key for span in sequence.images}:
             self._by_image[key].remove(sequence)
             if not self._by_image[key]:
                 del self._by_image[key]
@@ -105,25 +105,30 @@ class EncoderQueue:
         return [one for one in self.jobs.values() if one.leader.realtime == queue.realtime]
 
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
-        """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures."""
+        """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures.
+
+        The first sequence may have more images than are encoded at a time: it runs only when it has all of them.
+        """
         unusable = []
-        for sequence in queue.first(count):
-            image, key = sequence.image, sequence.image_key
-            if image is None or key is None or self._joins(sequence, key) or self._is_cached(key):
-                continue
-            crops, failure = _request_crops(image)
-            if failure is not None:
-                unusable.append((sequence, failure))
-            elif crops is not None and len(self.jobs) < self._max_jobs and len(self.jobs_of(queue)) < queue.max_jobs:
-                self.jobs[key] = EncodeJob(self._begun, key, crops, sequence)
-                self._begun += 1
+        for place, sequence in enumerate(queue.first(count)):
+            for span in self._missing(sequence):
+                if self._joins(sequence, span.key):
+                    continue
+                crops, failure = _request_crops(span.image)
+                if failure is not None:
+                    unusable.append((sequence, failure))
+                    break
+                if crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1)):
+                    self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence)
+                    self._begun += 1
         return unusable
 
     def next_groups(self, queue: WaitingQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
         """Choose the next crops of a queue's class, at most `room`, oldest image first.
 
         From `enough` crops on a larger launch makes them no cheaper: the launch then ends where the next image would be
-        split, so that an image does not wait for another's crops.
+        split, so that an image does not wait for another's crops. One that is encoded as a whole goes alone where it
+        exceeds the room.
         """
         groups: list[CropGroup] = []
         taken = copied = 0
@@ -131,30 +136,33 @@ class EncoderQueue:
             left = job.total - job.launched
             if left == 0:
                 continue
-            if taken == room or (taken >= enough and taken + left > room):
+            if taken >= room or ((taken >= enough or (taken and job.is_whole)) and taken + left > room):
                 break
             if job.launched == 0:
                 copied += job.image_bytes
                 if groups and copied > self._max_image_bytes:
                     break  # no later image overtakes it
-            groups.append(CropGroup(job, job.launched, min(left, room - taken)))
+            groups.append(CropGroup(job, job.launched, left if job.is_whole else min(left, room - taken)))
             taken += groups[-1].count
         return tuple(groups)
 
     def crops_missing(self, sequence: Sequence) -> int:
-        """Return how many crops of a sequence's image must be encoded; 0 while it is not cut. The image may raise."""
-        image, key = sequence.image, sequence.image_key
-        if image is None or key is None or self._is_cached(key) or (crops := _read_crops(image)) is None:
-            return 0
-        return crops.count
+        """Return how many crops of a sequence's images must be encoded, of those that are cut. Images may raise."""
+        found = [_read_crops(span.image) for span in self._missing(sequence)]
+        return sum(crops.count for crops in found if crops is not None)
 
-    def pop(self, sequence: Sequence) -> EncodeJob | None:
-        """Hand an encoded image to the sequence whose prompt is prefilled with it."""
-        if sequence.image_key is None:
-            return None
-        job = self.jobs.pop(sequence.image_key)
-        job.leader = sequence
-        return job
+    def is_begun(self, sequence: Sequence) -> bool:
+        """Whether a launch has encoded crops of a sequence's images."""
+        jobs = [self.jobs[span.key] for span in sequence.images if span.key in self.jobs]
+        return any(job.launched > 0 for job in jobs)
+
+    def pop(self, sequence: Sequence, start: int) -> tuple[EncodeJob, ...]:
+        """Hand the encoded images that end behind a position to the sequence whose prompt is prefilled with them."""
+        keys = dict.fromkeys(span.key for span in sequence.images if span.end > start)  # one may stand there twice
+        jobs = tuple(map(self.jobs.pop, keys))
+        for job in jobs:
+            job.leader = sequence
+        return jobs
 
     def fail(self, job: EncodeJob) -> None:
         job.failed = True
@@ -174,8 +182,13 @@ class EncoderQueue:
                     idle.append(self.jobs.pop(job.key))
         return idle
 
-    def _is_cached(self, key: str) -> bool:
-        return self._cache.image_state(key) != "missing"
+    def _missing(self, sequence: Sequence) -> list[ImageSpan]:
+        """Return the images that are neither cached nor about to be, each once."""
+        missing = {span.key: span for span in sequence.images if self._cache.image_state(span) == "missing"}
+        return list(missing.values())
+
+    def _has_room(self, queue: WaitingQueue) -> bool:
+        return len(self.jobs) < self._max_jobs and len(self.jobs_of(queue)) < queue.max_jobs
 
     def _joins(self, sequence: Sequence, key: str) -> bool:
         """Whether an image is being encoded already; the first real-time sequence about it takes the lead."""
@@ -187,7 +200,7 @@ class EncoderQueue:
         return True
 
 
-def _request_crops(image: ImageRef) -> tuple[CutImage | UncutImage | None, BaseException | None]:
+def _request_crops(image: ImageRef) -> tuple[ImageInput | None, BaseException | None]:
     """Return an image's crops, or why there will be none; have them cut where neither is known.
 
     An image is a plug-in: what it raises fails its request alone.
@@ -203,7 +216,7 @@ def _request_crops(image: ImageRef) -> tuple[CutImage | UncutImage | None, BaseE
     return crops, failure
 
 
-def _read_crops(image: ImageRef) -> CutImage | UncutImage | None:
+def _read_crops(image: ImageRef) -> ImageInput | None:
     crops = image.crops  # once: another request about it may end meanwhile, and drop them on its own thread
     return None if crops is None else read_crops(crops)
 

@@ -195,8 +195,7 @@ class RealtimePolicy(FifoPolicy):
         if not len(self.urgent):
             return ended
         for sequence in self.urgent.first(_LOOKED_AT):
-            job = self.encoder.jobs.get(sequence.image_key or "")
-            if sequence.deadline is None or sequence.times.admitted or (job is not None and job.launched > 0):
+            if sequence.deadline is None or sequence.times.admitted or self.encoder.is_begun(sequence):
                 continue  # work that was spent is not thrown away
             try:
                 crops = self.encoder.crops_missing(sequence)

@@ -21,7 +21,7 @@ from sortedcontainers import SortedKeyList
 from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError, DeadlineError
-from photonlite.request import Token
+from photonlite.request import IMAGE, Token
 from photonlite.scheduler.fifo import Ended, FifoPolicy
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.realtime import RealtimePolicy
@@ -72,7 +72,7 @@ class Scheduler:
         self.cache.name(sequence)
 
     def submit(self, sequence: Sequence, now: float) -> None:
-        if sequence.prefix_keys is None:
+        if sequence.links is None:
             raise AssertionError(f"sequence {sequence.number} is submitted before it was prepared")
         if sequence.realtime:
             self.prioritise()
@@ -128,12 +128,12 @@ class Scheduler:
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
-            if lost or (row.job is not None and row.job.failed):
+            if lost or any(job.failed for job in row.jobs):
                 self.cache.withdraw(row.sequence)
             else:
                 self.cache.confirm(row.sequence)
-            if row.job is not None:
-                self._unblock(row.job)
+            for job in row.jobs:
+                self._unblock(job)
 
     def finish(self, sequence: Sequence, now: float) -> None:
         """Finalize a sequence and take it out of its queue; a zombie keeps row and pages until no step carries it."""
@@ -164,22 +164,20 @@ class Scheduler:
 
     def _check_fits(self, sequence: Sequence) -> None:
         cache, most = self.cache, self.limits.max_positions
-        with_image = sequence.image is not None
-        if sequence.samples != bool(sequence.prompt):
+        if sequence.samples != bool(sequence.prompt) and not sequence.inside:
             raise ValueError("a request either has a prompt and produces tokens, or asks for its image alone")
-        if with_image and sequence.prefix_len != cache.prefix_length:
-            raise ValueError(f"an image takes {cache.prefix_length} positions, not {sequence.prefix_len}")
         for token in sequence.prompt:
-            self._check_token(token)
+            if token is not IMAGE:
+                self._check_token(token)
         if sequence.longest > most:
             raise CapacityError(
                 f"the request may grow to {sequence.longest} positions, but the model's context has {most}: "
                 "lower max_tokens or max_objects, or shorten the text"
             )
-        if not cache.fits(sequence.longest, with_image):
+        if not cache.fits(sequence):
             raise CapacityError(
                 f"the request may grow to {sequence.longest} positions, which takes "
-                f"{cache.pages_needed(sequence.longest, with_image)} pages of {cache.pages.page_size}, but the KV "
+                f"{cache.pages_needed(sequence)} pages of {cache.pages.page_size}, but the KV "
                 f"cache has {cache.pages.usable}: lower max_tokens or max_objects, or raise kv_cache_bytes"
             )
 

@@ -45,11 +45,11 @@ class FakeEngine:
     options: dict[str, Any] = field(default_factory=dict)
     alive = True
 
-    def submit(self, request: Request, sink: Any, image: Any = None, **options: Any) -> Sequence:
+    def submit(self, request: Request, sink: Any, images: Any = (), **options: Any) -> Sequence:
         if self.refusal is not None:
             raise self.refusal
         self.options = options
-        sequence = Sequence(len(self.sequences), request, sink, prefix_len=10, image=image)
+        sequence = Sequence(len(self.sequences), request, sink, prefix_len=10, image=images[0] if images else None)
         sequence.times.submitted = options["submitted"]
         sequence.times.preprocess_s = options["preprocess_s"]
         self.sequences.append(sequence)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from photonlite.batch import PageCopy
 from photonlite.cache.manager import CacheManager
-from photonlite.cache.pages import PagePool
+from photonlite.cache.pages import PagePool, image_key
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
 
@@ -40,8 +40,14 @@ def sequence(prompt: Iterable[int | Token], image: str | None = None, *, prefix:
     return Sequence(next(_numbers), request, _NOTHING, prefix if named else 1, named)
 
 
-def manager_of(usable: int, page_size: int = 4, prefix: int = 6, **options: bool) -> CacheManager:
-    return CacheManager(PagePool(usable + 1, page_size), prefix, **options)
+def manager_of(usable: int, page_size: int = 4, **options: bool) -> CacheManager:
+    return CacheManager(PagePool(usable + 1, page_size), **options)
+
+
+def state_of(manager: CacheManager, image: str) -> str:
+    """The state of the block of a leading image."""
+    block = manager.prefix.lookup(image_key(image))
+    return "missing" if block is None else block.state
 
 
 class Admission(NamedTuple):

@@ -6,11 +6,9 @@ from collections.abc import Hashable
 
 import pytest
 
-from photonlite.cache.manager import CacheManager
-from photonlite.cache.pages import PagePool
 from photonlite.request import Token
 from photonlite.sequence import Sequence
-from tests.cache.sequences import admit, check, forget, sequence
+from tests.cache.sequences import admit, check, forget, manager_of, sequence, state_of
 
 BUDGET = 6
 # Some are prefixes of others, so that chains of many lengths are reused; two contain a coordinate.
@@ -23,7 +21,6 @@ PROMPTS = [
     (0, 1, 2, Token(3, (0.5,)), 4, 5, 6),
     (0, 1, 2, Token(3, (0.75,)), 4, 5, 6),
 ]
-LONGEST = max(len(prompt) for prompt in PROMPTS) + BUDGET - 1
 
 
 class World:
@@ -35,10 +32,10 @@ class World:
     def __init__(self, seed: int, page_size: int, prefix: int) -> None:
         self.random = random.Random(seed)
         self.prefix, self.size = prefix, page_size
-        needed = CacheManager(PagePool(2, page_size), prefix).pages_needed(prefix + LONGEST, with_image=True)
-        usable = needed + self.random.choice((0, 0, 1, 3, 8, 20))
-        self.manager = CacheManager(PagePool(usable + 1, page_size), prefix)
-        assert self.manager.fits(prefix + LONGEST, with_image=True)
+        longest = sequence(max(PROMPTS, key=len), "a", prefix=prefix, budget=BUDGET)
+        usable = manager_of(1, page_size).pages_needed(longest) + self.random.choice((0, 0, 1, 3, 8, 20))
+        self.manager = manager_of(usable, page_size)
+        assert self.manager.fits(longest)
         self.memory: list[list[int]] = [[0] * page_size for _ in range(usable + 1)]
         self.names: dict[Hashable, int] = {}
         self.pending: list[Sequence] = []
@@ -53,7 +50,7 @@ class World:
     def admit(self) -> None:
         """Admit and launch a new request, or one that was pre-empted after a few tokens."""
         image = self.random.choice((None, "a", "b", "c"))
-        if image and self.manager.image_state(image) == "building":
+        if image and state_of(self.manager, image) == "building":
             return
         is_handle = image is not None and self.random.random() < 0.2
         prompt, budget = ((), 0) if is_handle else (self.random.choice(PROMPTS), BUDGET)

@@ -152,7 +152,7 @@ class Bench:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
-        self.cache = CacheManager(self.pages, PREFIX, prefix_caching=prefix_caching)
+        self.cache = CacheManager(self.pages, prefix_caching=prefix_caching)
         limits = Limits(
             max_batch,
             pending_rows or 2 * max_batch,

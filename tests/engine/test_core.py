@@ -13,6 +13,7 @@ from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
 from photonlite.request import Token
 from photonlite.runner.slots import Pipeline
 from photonlite.sequence import Sequence
+from tests.cache.sequences import state_of
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
 VOCABULARY = Vocabulary(end=END, answer=3, coordinate=5, size=6, ground_start=7, ground_end=9, any_id_continues=False)
@@ -511,7 +512,7 @@ def test_a_request_for_an_image_alone_ends_without_a_token_and_leaves_its_prefix
         assert sink.tokens == []
 
     assert [step.kind for step in bench.runner.steps] == ["encode", "prefill"]
-    assert bench.cache.image_state("a") == "ready"
+    assert state_of(bench.cache, "a") == "ready"
 
 
 def test_a_zombie_never_gets_what_its_last_step_sampled() -> None:

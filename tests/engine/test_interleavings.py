@@ -38,9 +38,9 @@ class Engine:
         self._numbers = itertools.count()
 
     def submit(
-        self, request: Request, sink: Sink, image: Any = None, *, submitted: float = 0.0, **options: object
+        self, request: Request, sink: Sink, images: Any = (), *, submitted: float = 0.0, **options: object
     ) -> Sequence:
-        sequence = Sequence(next(self._numbers), request, sink, PREFIX if image else 1, image)
+        sequence = Sequence(next(self._numbers), request, sink, PREFIX if images else 1, *images)
         self.loop.submit(sequence)
         self.sequences.append(sequence)
         return sequence
@@ -54,7 +54,7 @@ class Engine:
     def ask(self, image: FakeImage | None = None) -> Sequence | None:
         """Submit a request; None where the engine is closed."""
         try:
-            return self.submit(request(), FakeSink(), image)
+            return self.submit(request(), FakeSink(), () if image is None else (image,))
         except ModelError:
             return None
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageError, ImageNotFoundError, ImageTimeoutError, ImageTooLargeError, ModelError
+from photonlite.images import crops
 from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
@@ -62,7 +63,7 @@ def pool(bell: Bell) -> Iterator[ImagePool]:
 def test_preparing_decodes_on_the_calling_thread_and_cuts_nothing(
     pool: ImagePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "cut_crops", None)
+    monkeypatch.setattr(crops, "cut_crops", None)
     threads = []
     load = module.load_image
     monkeypatch.setattr(module, "load_image", lambda *a: threads.append(threading.current_thread()) or load(*a))
@@ -79,7 +80,7 @@ def test_crops_are_cut_once_on_the_pool_and_announced(
 ) -> None:
     calls = []
     monkeypatch.setattr(
-        module, "cut_crops", lambda *a, **k: calls.append(threading.current_thread().name) or cut_crops(*a, **k)
+        crops, "cut_crops", lambda *a, **k: calls.append(threading.current_thread().name) or cut_crops(*a, **k)
     )
     prepared = pool.prepare(make_image())
     before = prepared.preprocess_s
@@ -125,7 +126,7 @@ def test_a_failure_to_cut_is_recorded_on_the_image(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(module, "cut_crops", fail)
+    monkeypatch.setattr(crops, "cut_crops", fail)
     prepared = pool.prepare(make_image())
     prepared.request_crops()
     bell.wait()
@@ -151,7 +152,7 @@ def test_crops_that_the_engine_waits_for_are_cut_before_images_that_wait_to_be_p
     bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(module, "cut_crops", lambda *a, **k: done.append("cut") or cut_crops(*a, **k))
+    monkeypatch.setattr(crops, "cut_crops", lambda *a, **k: done.append("cut") or cut_crops(*a, **k))
     pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring)
     prepared = pool.prepare(make_image())
     go = threading.Event()
@@ -232,7 +233,7 @@ def pixels_of(crops: Any) -> Any:
 
 
 def test_an_image_for_the_device_is_packed_when_it_is_prepared(bell: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cut_crops", None)
+    monkeypatch.setattr(crops, "cut_crops", None)
     pool = packing(bell)
 
     prepared = pool.prepare(make_image())

@@ -28,6 +28,7 @@ from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, Spread, TorchModelRunner
+from tests.cache.sequences import NamedImage
 from tests.plain import PlainRunner, Sampler
 from tests.tiny import CPU, tiny_model
 
@@ -170,7 +171,8 @@ class Rig:
         before = 1 if story.crops is None else self.model.shape.prefix_length
         request = Request("query", story.prompt, None, len(story.allowed), SamplingSettings())  # type: ignore[arg-type]
         row = next(self._rows)
-        sequence = story.sequence = engine_sequence.Sequence(row, request, None, before, row=row)  # type: ignore[arg-type]
+        image = None if story.crops is None else NamedImage("")
+        sequence = story.sequence = engine_sequence.Sequence(row, request, None, before, image, row=row)  # type: ignore[arg-type]
         needed = -(-sequence.longest // self.page_size)
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence
@@ -195,7 +197,8 @@ class Rig:
         tokens = story.sequence.tokens if hasattr(story, "sequence") else []
         sequence = self.open(story)
         sequence.tokens = list(tokens)
-        return BatchItem(sequence, 0, sequence.num_tokens, len(tokens), job or self.encoded(story))
+        job = job or self.encoded(story)
+        return BatchItem(sequence, 0, sequence.num_tokens, len(tokens), () if job is None else (job,))
 
     def prefill(
         self, stories: Sequence[Story], rows: Sequence[BatchItem], copies: tuple[PageCopy, ...] = ()

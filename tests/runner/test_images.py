@@ -30,6 +30,7 @@ NO_ENCODER: Any = None
 ANYBODY: Any = None
 SHAPE = SlotShape(max_rows=1, max_tokens=1, page_size=1, max_pages=1, mask_words=1, pending_rows=1)
 ROOM = 4
+CROPS = (ROOM, SPEC.crop_size, SPEC.crop_size, 3)
 SIZES = [(50, 40), (30, 60), (10, 10), (200, 31)]
 
 
@@ -55,7 +56,7 @@ def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
 
 
 def buffers(image_bytes: int = 1 << 18) -> Buffers:
-    return Buffers(SHAPE, CPU, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=image_bytes)
+    return Buffers(SHAPE, CPU, torch.float32, dim=1, crops=CROPS, image_bytes=image_bytes)
 
 
 def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, CropGroup]]]:
@@ -144,7 +145,7 @@ def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
     card = torch.device("cuda", 0)
     waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
     images = ImageEncoder(NO_ENCODER, SPEC, card, cuts=True)
-    slot = Buffers(SHAPE, card, torch.float32, dim=1, max_crops=ROOM, crop_size=SPEC.crop_size, image_bytes=1 << 18)
+    slot = Buffers(SHAPE, card, torch.float32, dim=1, crops=CROPS, image_bytes=1 << 18)
     images.rehearse(slot)
 
     for launch in launches(waiting, [3, 4, 1]):

@@ -17,6 +17,7 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
+from tests.cache.sequences import sequence
 
 MOONDREAM = ModelShape(24, 32, 64, 2048, 730, 0, 2048, 51200)
 PAGE = 2 * 24 * 16 * 32 * 64 * 2  # 3 MiB in bfloat16
@@ -104,9 +105,12 @@ def test_something_must_say_how_much_there_is() -> None:
 def test_what_is_accepted_at_start_runs_the_longest_request(page_size: int, image: bool) -> None:
     size = (longest_pages(MOONDREAM, page_size) + 1) * bytes_of_page(MOONDREAM, torch.bfloat16, page_size)
     plan = plan_memory(MOONDREAM, torch.bfloat16, page_size=page_size, max_rows=1, kv_cache_bytes=size)
-    cache = CacheManager(PagePool(plan.pages, page_size), MOONDREAM.prefix_length)
+    cache = CacheManager(PagePool(plan.pages, page_size))
 
-    assert cache.fits(MOONDREAM.max_context, image)
+    before = MOONDREAM.prefix_length if image else 1
+    longest = sequence((1,), "a" if image else None, prefix=before, budget=MOONDREAM.max_context - before)
+    assert longest.longest == MOONDREAM.max_context
+    assert cache.fits(longest)
 
 
 def test_the_cpu_has_room_for_the_whole_batch_within_a_quarter_of_its_memory() -> None:

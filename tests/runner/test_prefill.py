@@ -9,10 +9,12 @@ from torch import Tensor
 
 from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
-from photonlite.request import Token
+from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.prefill import PromptRow, fill_packed, make_rows, prompt_attention
 from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
 from photonlite.runner.torch_model_runner import decode_attention
+from photonlite.sequence import Sequence
+from tests.cache.sequences import NamedImage
 from tests.runner import cached
 from tests.runner.cached import Rows
 from tests.runner.rig import COORDINATE, TEXT, Immediate, Rig, Story, make_image, words_of
@@ -21,18 +23,20 @@ from tests.tiny import tiny_config
 PREFIX, BOS, PAGE = 26, 7, 4
 ANYBODY: Any = None
 JOB = EncodeJob(3, "", ANYBODY, ANYBODY)
+REQUEST = Request("", (), ANYBODY, 0, SamplingSettings())
+IMAGED, PLAIN = (Sequence(0, REQUEST, ANYBODY, PREFIX, NamedImage("")), Sequence(0, REQUEST, ANYBODY, 1))
 SHAPE = SlotShape(max_rows=6, max_tokens=1400, page_size=PAGE, max_pages=60, mask_words=1, pending_rows=1)
 
-imaged = st.integers(0, 150).map(lambda tokens: BatchItem(ANYBODY, 0, PREFIX + tokens, 0, JOB))
-text = st.integers(1, 150).map(lambda count: BatchItem(ANYBODY, 0, count, 0))
-resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: BatchItem(ANYBODY, *span, 0))
+imaged = st.integers(0, 150).map(lambda tokens: BatchItem(IMAGED, 0, PREFIX + tokens, 0, (JOB,)))
+text = st.integers(1, 150).map(lambda count: BatchItem(PLAIN, 0, count, 0))
+resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: BatchItem(PLAIN, *span, 0))
 
 
 def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[PromptRow]]:
     """A slot whose tokens are numbered from 100 on, every fifth of them with a value, after another launch."""
     slot = Slot(0, Immediate(), SHAPE)  # type: ignore[arg-type]
     slot.packed[:] = 10**6
-    spans = make_rows(rows, PREFIX)
+    spans = make_rows(rows)
     count = sum(span.tokens for span in spans)
     slot.tokens[:count, 0] = np.arange(100, 100 + count)
     slot.tokens[:, 1:] = NO_VALUE
@@ -125,7 +129,7 @@ def prefilled(rows: Rows, spans: list[tuple[int, int, int]], attended: list[int]
     index = torch.tensor([row for row, (_, count, _) in zip(attended, spans, strict=True) for _ in range(count)])
     positions = torch.cat([torch.arange(start, start + count) for start, count, _ in spans])
     slots = rows.table[index, positions // cached.PAGE] * cached.PAGE + positions % cached.PAGE
-    prompts = [PromptRow(row, *span[:2], 0, 0, span[2], None) for row, span in zip(attended, spans, strict=True)]
+    prompts = [PromptRow(row, *span[:2], 0, 0, span[2], (), None) for row, span in zip(attended, spans, strict=True)]
     attention = prompt_attention(rows.cache, prompts, slots.int(), rows.table.int())
     return attention(1, rows.q[None, index, positions], rows.k[None, index, positions], rows.v[None, index, positions])
 
@@ -168,7 +172,7 @@ def test_in_fp8_a_position_sees_the_same_numbers_whichever_launch_wrote_them(blo
     assert torch.allclose(out[0], rows.seen(1, 7, 9, 0), atol=1e-12)
 
     position = torch.tensor([[9], [9]])
-    fixed = torch.cat((torch.zeros_like(position), position, rows.slots(position)), dim=1)
+    fixed = torch.cat((torch.zeros_like(position), position, rows.slots(position), position), dim=1)
     decode = decode_attention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
     out = decode(1, rows.q[:, 9:10], rows.k[:, 9:10], rows.v[:, 9:10])
     for row in range(2):

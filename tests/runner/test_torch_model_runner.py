@@ -464,7 +464,7 @@ def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
     cached = [0, 3, 4, 17]
     rows = Rows(cached, seed=2)
     positions = torch.tensor(cached)[:, None]
-    fixed = torch.cat((torch.zeros_like(positions), positions, rows.slots(positions)), dim=1)
+    fixed = torch.cat((torch.zeros_like(positions), positions, rows.slots(positions), positions), dim=1)
     attention = decode_attention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
     index = torch.arange(4)[:, None], positions
 

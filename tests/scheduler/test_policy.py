@@ -12,7 +12,7 @@ from photonlite.scheduler.limits import LaunchModel, Limits
 
 def policy(max_pause_s: float) -> FifoPolicy:
     limits = Limits(64, 128, 4096, 16, launch_budget_s=0.004, max_pause_s=max_pause_s)
-    return FifoPolicy(CacheManager(PagePool(100, 4), 10), limits)
+    return FifoPolicy(CacheManager(PagePool(100, 4)), limits)
 
 
 def test_one_crop_is_launched_before_anything_was_measured() -> None:

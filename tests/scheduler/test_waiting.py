@@ -59,7 +59,7 @@ def test_a_walk_goes_on_when_its_sequences_are_removed_or_blocked() -> None:
     waiting, seen = filled("a", "b", "a", None, "b", "a"), []
     for one in waiting.candidates():
         seen.append(one.number)
-        if one.image_key == "b":
+        if [span.key for span in one.images] == ["b"]:
             waiting.block(one)
         elif one.number != 2:
             waiting.remove(one)
@@ -115,6 +115,6 @@ def test_candidates_are_the_sequences_that_are_not_blocked_in_order(seed: int) -
             blocked.add(one.number)
         else:
             waiting.unblock(key := draw.choice("abcd"))
-            blocked -= {one.number for one in inside.values() if one.image_key == key}
+            blocked -= {one.number for one in inside.values() if key in [span.key for span in one.images]}
         assert numbers(waiting) == sorted(inside.keys() - blocked)
         assert len(waiting) == len(inside)

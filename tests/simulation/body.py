@@ -267,9 +267,9 @@ class SymbolicBody:
 
     def _leading(self, row: BatchItem) -> list[int]:
         """Return the cells of BOS and image; NaNs where crops of it are missing."""
-        if row.job is None:
+        if not row.jobs:
             return [BOS_CELL]
-        image = self.embeddings.get(row.job.number, NAN)
+        image = self.embeddings.get(row.jobs[0].number, NAN)
         if image == NAN:
             return [NAN] * self._prefix_length
         return [image_cell(image, position) for position in range(self._prefix_length)]

@@ -78,7 +78,7 @@ class Priority:
             if len(running) > limit:
                 raise Violation(f"{len(running)} sequences of a class run, but a batch has {limit}")
         flying = [row for step in self._simulation.core.pipeline.in_flight for row in step.rows]
-        void = {row.sequence for row in flying if row.job is not None and row.job.failed}  # these lack their images
+        void = {row.sequence for row in flying if any(job.failed for job in row.jobs)}  # these lack their images
         gave = {one for one in scheduler.running if one.preempting} - void
         for one in gave - self._gave:
             if one.realtime and any(not other.realtime and not other.preempting for other in scheduler.running):
@@ -118,7 +118,7 @@ class Priority:
         free = simulation.pages.free + simulation.cache.prefix.idle_pages
         ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
         for sequence in ready[:1]:  # none behind it may take the pages that it lacks
-            if simulation.cache.pages_needed(sequence.longest, sequence.image is not None) <= free:
+            if simulation.cache.pages_needed(sequence) <= free:
                 raise Violation(f"bulk sequence {sequence.number} starves: {self._overtaken} launches went first")
 
     def _check_decode(self, step: Step) -> None:
@@ -144,7 +144,7 @@ class Priority:
         scheduler, image = self._simulation.scheduler, sequence.image
         if image is None:
             return True
-        state = scheduler.cache.image_state(image.key)
+        state = scheduler.cache.image_state(sequence.images[0])
         if state == "ready":
             return sequence.samples
         job = scheduler.encoder.jobs.get(image.key)

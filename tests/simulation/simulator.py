@@ -223,7 +223,7 @@ class Simulation:
         """
         if isinstance(error, MemoryError) and len(step.rows) + step.plan.crops > 1:
             return
-        void = {row for row in step.rows if row.job is not None and row.job.failed and row.sequence.preempting}
+        void = {row for row in step.rows if any(job.failed for job in row.jobs) and row.sequence.preempting}
         self.doomed += [row.sequence for row in step.rows if row not in void]
         self.doomed += [group.job.leader for group in step.plan.groups]
 
@@ -260,7 +260,7 @@ class Simulation:
         )
         self.device = SimulatedDevice(self._draw)
         self.pages = PagePool(scenario.pages, scenario.page_size)
-        self.cache = CacheManager(self.pages, scenario.prefix_length, prefix_caching=scenario.prefix_caching)
+        self.cache = CacheManager(self.pages, prefix_caching=scenario.prefix_caching)
         self.scheduler = Scheduler(self.cache, scenario.limits(), _SECOND)
         if self._policy is RealtimePolicy:
             self.scheduler.prioritise()

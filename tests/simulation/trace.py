@@ -40,7 +40,7 @@ def state(sequence: Sequence, scheduler: Scheduler) -> str:
     if sequence.times.preemptions:
         return "after pre-emption"
     image = sequence.image
-    if image is None or scheduler.cache.image_state(image.key) != "missing":
+    if image is None or scheduler.cache.image_state(sequence.images[0]) != "missing":
         return "while waiting"
     if image.key in scheduler.encoder.jobs:
         return "while encoding"

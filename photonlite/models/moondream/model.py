@@ -176,7 +176,9 @@ class MoondreamModel(nn.Module):
         region = self.region
         return region.size_encoder(fourier_features(values, region.size_features))
 
-    def forward(self, x: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+    def turns(self, parts: Sequence[int | tuple[int, int]]) -> None: ...
+
+    def forward(self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None) -> Tensor:
         return self.text(x, positions, attention)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
+from photonlite.images.crops import Allocator, allocate_array
+from photonlite.images.resize import RunTasks
 from photonlite.models.qwen.config import VisionConfig
+from photonlite.sequence import PatchImage
 
 MAX_RATIO = 200  # of the longer to the shorter side, as the public image processor has it
 
@@ -37,6 +39,33 @@ class ImageSettings:
     @property
     def factor(self) -> int:
         return self.patch * self.merge
+
+    @property
+    def patch_bytes(self) -> int:
+        return 3 * self.patch**2
+
+    @property
+    def position_patches(self) -> int:
+        return self.merge**2
+
+    @property
+    def most_patches(self) -> int:
+        """Patches of the largest image."""
+        return self.max_pixels // self.patch**2
+
+    @property
+    def sight(self) -> int:
+        """Pixels along a side of a square image that is read without being shrunk."""
+        return math.isqrt(self.max_pixels) // self.factor * self.factor
+
+    def positions_of(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the rows and columns of positions that an image of a width and height takes; may raise ImageError."""
+        height, width = smart_size(size[1], size[0], self)
+        return height // self.factor, width // self.factor
+
+    def cut(self, image: Image.Image, *, threads: int, run_tasks: RunTasks, buffer: Allocator) -> PatchImage:
+        """Cut an RGB image into patches, in memory from `buffer`; see `cut_patches`."""
+        return cut_patches(image, self, buffer)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], vision: VisionConfig) -> "ImageSettings":
@@ -69,15 +98,6 @@ class ImageSettings:
         return cls(vision.patch, vision.merge, least, most, _channels(raw, "image_mean"), std)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ImagePatches:
-    """The patches of one image."""
-
-    pixels: npt.NDArray[np.uint8]  # [gh * gw, 3 * patch * patch], merge-major
-    grid: tuple[int, int]  # rows and columns of patches
-    picture_size: tuple[int, int]  # width and height of the image before it was resized
-
-
 def smart_size(height: int, width: int, settings: ImageSettings) -> tuple[int, int]:
     """Return height and width of the resized image: multiples of one embedding, within the limits of pixels.
 
@@ -100,7 +120,7 @@ def smart_size(height: int, width: int, settings: ImageSettings) -> tuple[int, i
     return rows * factor, columns * factor
 
 
-def cut_patches(image: Image.Image, settings: ImageSettings) -> ImagePatches:
+def cut_patches(image: Image.Image, settings: ImageSettings, buffer: Allocator = allocate_array) -> PatchImage:
     """Resize an RGB image and cut it into patches; ImageShapeError or ImageTooLargeError if it cannot be resized."""
     if image.mode != "RGB":
         raise ImageShapeError(f"patches are cut from RGB, not from mode {image.mode}: open the image with load_image")
@@ -112,8 +132,10 @@ def cut_patches(image: Image.Image, settings: ImageSettings) -> ImagePatches:
     patch, merge = settings.patch, settings.merge
     rows, columns = height // patch, width // patch
     split = resized.reshape(rows // merge, merge, patch, columns // merge, merge, patch, 3)
-    pixels = split.transpose(0, 3, 1, 4, 6, 2, 5).reshape(rows * columns, -1)
-    return ImagePatches(pixels, (rows, columns), image.size)
+    pixels = split.transpose(0, 3, 1, 4, 6, 2, 5)
+    patches = buffer((rows * columns, settings.patch_bytes))
+    patches.reshape(pixels.shape)[...] = pixels
+    return PatchImage(patches, (rows, columns))
 
 
 def _number(raw: Mapping[str, Any], name: str, default: float) -> float:

@@ -46,8 +46,8 @@ def test_patches_equal_those_of_transformers(kind: str) -> None:
         expected = oracle(image, return_tensors="pt")
         found = cut_patches(image, own)
         assert [1, *found.grid] == expected["image_grid_thw"][0].tolist(), (width, height)
-        assert found.picture_size == (width, height)
-        patches = normalize_patches(torch.from_numpy(found.pixels), own, frames=2)
+        assert found.grid == tuple(2 * side for side in own.positions_of((width, height)))
+        patches = normalize_patches(torch.from_numpy(found.patches), own, frames=2)
         assert (patches - expected["pixel_values"]).abs().max() <= 1e-6, (width, height)
 
 

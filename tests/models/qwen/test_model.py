@@ -80,7 +80,7 @@ class Prompt:
         self.is_image = self.ids == IDS["image_token_id"]
         self.patches = self.grids = None
         if self.images:
-            pixels = [torch.from_numpy(image.pixels) for image in self.images]
+            pixels = [torch.from_numpy(image.patches) for image in self.images]
             self.patches = normalize_patches(torch.cat(pixels), settings, config.vision.frames)
             self.grids = [image.grid for image in self.images]
 

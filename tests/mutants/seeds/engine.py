@@ -97,8 +97,8 @@ MUTANTS = [
         "engine/core.py",
         """            if sequence.finalized:
                 zombies += 1
-            elif row.job is None or not _starts_again(row):""",
-        "            if row.job is None or not _starts_again(row):",
+            elif not _starts_again(row):""",
+        "            if not _starts_again(row):",
         CORE,
     ),
     Mutant(
@@ -283,7 +283,7 @@ MUTANTS = [
     Mutant(
         "shortage of memory: a prompt in flight speaks of an image that is not there",
         "engine/core.py",
-        "    return row.job is not None and row.job.failed and row.sequence.preempting\n",
+        "    return row.sequence.preempting and any(job.failed for job in row.jobs)\n",
         "    return False\n",
         "tests/engine/test_core.py",
     ),

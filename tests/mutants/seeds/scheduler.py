@@ -61,9 +61,9 @@ MUTANTS = [
     Mutant(
         "a prefix is used before its step has committed",
         "scheduler/fifo.py",
-        """        return state == "ready"
+        """            if state != "ready" and (job is None or not job.encoded):
 """,
-        """        return True
+        """            if state == "missing" and (job is None or not job.encoded):
 """,
         f"{CORE} {SIMULATION}",
     ),
@@ -194,8 +194,8 @@ MUTANTS = [
     Mutant(
         "nobody looks at those whose image has come into the cache",
         "scheduler/scheduler.py",
-        """            if row.job is not None:
-                self._unblock(row.job)
+        """            for job in row.jobs:
+                self._unblock(job)
 """,
         "",
         SIMULATION,
@@ -268,8 +268,8 @@ MUTANTS = [
     Mutant(
         "priority: bulk takes all places for images",
         "scheduler/queues.py",
-        " and len(self.jobs_of(queue)) < queue.max_jobs:",
-        ":",
+        " and len(self.jobs_of(queue)) < queue.max_jobs\n",
+        "\n",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
@@ -351,7 +351,7 @@ MUTANTS = [
     Mutant(
         "deadline: a request is given up in the middle of its work",
         "scheduler/realtime.py",
-        "sequence.deadline is None or sequence.times.admitted or (job is not None and job.launched > 0)",
+        "sequence.deadline is None or sequence.times.admitted or self.encoder.is_begun(sequence)",
         "sequence.deadline is None",
         "tests/engine/test_requests.py",
     ),

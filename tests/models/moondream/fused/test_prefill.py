@@ -69,7 +69,7 @@ class Case:
         states = []
         for row, (span, x) in enumerate(zip(spans, rows, strict=True)):
             positions, slots = self.slots(row, span)
-            prompt = PromptRow(row, span.start, span.count, first=0, leading=0, block=span.block, job=None)
+            prompt = PromptRow(row, span.start, span.count, first=0, leading=0, block=span.block, images=(), turns=None)
             attention = prompt_attention(self.caches[1], [prompt], slots, self.table)
             states.append(self.model.forward(x[None], positions[None], attention)[0, -1])
         return torch.stack(states)

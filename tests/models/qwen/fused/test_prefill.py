@@ -99,7 +99,7 @@ class Case:
         for row, span in enumerate(spans):
             x, turns = (each[first : first + span.count] for each in inputs[:2])
             added = inputs[2][:, None, first : first + span.count] if self._layers else None
-            prompt = PromptRow(row, span.start, span.count, first=0, leading=0, block=0, job=None)
+            prompt = PromptRow(row, span.start, span.count, first=0, leading=0, block=0, images=(), turns=None)
             attention = prompt_attention(self.caches[1], [prompt], self.slots(row, span)[1], self.table)
             with torch.inference_mode():
                 states.append(self.text(x[None], turns.t()[:, None], attention, added)[0, -1])
