@@ -229,7 +229,7 @@ CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
     (lambda m, p: m.query(p, "why?", spatial_refs=[(0, 0)] * 100), CapacityError, "120"),
     (lambda m, p: m.caption(p, "huge", stream=True), SettingsError, "short, normal, long"),
     (lambda m, p: m.caption(p, "long", stream=True), UnsupportedSkillError, "short, normal"),
-    (lambda m, p: m.caption(p, stream=True, settings={"top_k": 1}), SettingsError, "'top_k' is unknown"),
+    (lambda m, p: m.caption(p, stream=True, settings={"beams": 1}), SettingsError, "'beams' is unknown"),
     (lambda m, p: m.detect(p, "mug", settings={"variant": "x"}), SettingsError, "variant"),
     (lambda m, p: m.detect(p, "mug", settings={"temperature": -1}), SettingsError, "at least 0"),
 ]

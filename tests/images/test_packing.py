@@ -163,6 +163,7 @@ def test_windows_lie_in_the_image_in_order_and_no_sum_leaves_32_bits(in_size: in
     assert 255 * np.abs(table.coefficients.astype(np.int64)).sum(axis=1).max() + HALF < 2**31
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500))
 def test_equal_lengths_change_nothing(size: int) -> None:
     line = np.random.default_rng(size).integers(0, 256, size, np.uint8)

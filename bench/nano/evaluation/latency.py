@@ -1,8 +1,9 @@
 """What the size of the crop costs on a CPU: time of a detect on 640x480, as a ratio to a smaller crop.
 
-`python -m bench.nano.latency` asks the shipped weights with their own crop and with one of 384 pixels (the size before
-crowds), in turns, each time about an image with one pixel changed. Embeddings of positions are resized to the smaller
-crop, for which the weights were not trained: both answers are cut to two boxes, so that they have the same length.
+`python -m bench.nano.evaluation.latency` asks the shipped weights with their own crop and with one of 384 pixels (the
+size before crowds), in turns, each time about an image with one pixel changed. Embeddings of positions are resized to
+the smaller crop, for which the weights were not trained: both answers are cut to two boxes, so that they have the same
+length.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def seconds(model: photonlite.VisionModel, image: Image.Image, number: int) -> f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.nano.latency", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.nano.evaluation.latency", description=__doc__)
     parser.add_argument("--crop", type=int, default=384, help="pixels of a side of the baseline's crop")
     parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args()
