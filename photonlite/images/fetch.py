@@ -68,11 +68,11 @@ class ImageFetcher:
             return asyncio.run_coroutine_threadsafe(self._fetch(url, hold), self._loop)
 
     def close(self) -> None:
-        """Cancel what waits and what is being fetched."""
+        """Cancel what waits and what is being fetched. Closing twice is fine."""
         with self._lock:
-            self._closed = True
-            if self._loop is not None:
+            if self._loop is not None and not self._closed:
                 self._loop.call_soon_threadsafe(self._closing.set)
+            self._closed = True
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left as it ends

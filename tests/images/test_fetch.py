@@ -338,6 +338,17 @@ def test_closing_a_model_ends_calls_that_wait_for_a_url(monkeypatch: pytest.Monk
         assert ended.wait(GUARD)
 
 
+def test_closing_twice_is_fine_although_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "fetch", lambda url, **options: never())
+    fetcher = module.ImageFetcher(1_000)
+    fetched = fetcher.submit("https://a.example/p.png")
+    (thread,) = (one for one in threading.enumerate() if one.name == "photonlite-fetch")
+    fetcher.close()
+    thread.join(GUARD)
+    fetcher.close()
+    assert fetched.done()
+
+
 def test_a_model_that_was_not_told_to_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "fetch", None)
     with serve() as model, pytest.raises(ImageUrlError, match="allow_urls=True"):
