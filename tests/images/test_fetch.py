@@ -340,9 +340,9 @@ def test_closing_a_model_ends_calls_that_wait_for_a_url(monkeypatch: pytest.Monk
 
 def test_closing_twice_is_fine_although_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "fetch", lambda url, **options: never())
-    fetcher = module.ImageFetcher(1_000)
+    before, fetcher = set(threading.enumerate()), module.ImageFetcher(1_000)
     fetched = fetcher.submit("https://a.example/p.png")
-    (thread,) = (one for one in threading.enumerate() if one.name == "photonlite-fetch")
+    (thread,) = set(threading.enumerate()) - before
     fetcher.close()
     thread.join(GUARD)
     fetcher.close()
