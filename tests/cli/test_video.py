@@ -254,7 +254,7 @@ def test_the_command_of_the_readme_draws_the_clip(
     fake: FakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(__file__).resolve().parents[2]
-    [command] = re.findall(r"`photonlite (detect .* --output found\.mp4)`", (root / "README.md").read_text())
+    [command] = re.findall(r"`photonlite (detect\s[^`]* --output found\.mp4)`", (root / "README.md").read_text())
     (tmp_path / "assets").symlink_to(root / "assets")
     monkeypatch.chdir(tmp_path)
 
