@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tqdm import TMonitor
 
 import photonlite
 from photonlite.api import VisionModel
