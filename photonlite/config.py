@@ -57,6 +57,8 @@ class EngineConfig:
         depth: Steps in flight: 2 launches the next step before the last one is read, 1 does not.
         max_batch: Requests that are decoded together; None for 64 on CUDA and 8 on the CPU.
         page_size: Positions of a page of the KV cache; a power of two.
+        max_context: Positions of prompt and answer at most; None for what the checkpoint takes, at most 32,768 of
+            families that take more: keys and values of the longest request must fit the cache.
         kv_cache_bytes: Memory for keys and values; None takes what `gpu_memory_fraction` leaves, and on the CPU what
             `max_batch` longest requests need, at most a quarter of the machine's memory.
         kv_dtype: "auto" keeps keys and values in the type of the weights. "fp8" keeps them in one byte each (e4m3, one
@@ -100,6 +102,7 @@ class EngineConfig:
     depth: int = setting(2, least=1, most=2)
     max_batch: int | None = setting(None, least=1)
     page_size: int = setting(16, least=1)
+    max_context: int | None = setting(None, least=1)
     kv_cache_bytes: int | None = setting(None, least=1)
     kv_dtype: KvDtype = "auto"
     gpu_memory_fraction: float = setting(0.9, above=0, most=1)
@@ -144,6 +147,7 @@ class EngineSettings(TypedDict, total=False):
     depth: int
     max_batch: int | None
     page_size: int
+    max_context: int | None
     kv_cache_bytes: int | None
     kv_dtype: KvDtype
     gpu_memory_fraction: float

@@ -173,6 +173,10 @@ class Turn:
     role: Literal["system", "user", "assistant"]
     parts: tuple[str | None, ...]  # texts, and None where the next image stands
 
+    @property
+    def text(self) -> str:
+        return "\n".join(part for part in self.parts if part is not None).strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -187,6 +191,7 @@ class Request:
     cache_salt: str = ""  # prompts of different cache salts share nothing that was computed for them
     realtime: bool = False  # goes before bulk work, and fails when it can no longer be in time
     strict: bool = False  # an answer that a limit cut short is an error
+    kept: bool = False  # what was computed for its answer may serve later requests, as that for its prompt does
 
     def check(self, finish_reason: str | None) -> None:
         """Raise `TruncatedError` if a limit cut the answer short and the request is strict."""

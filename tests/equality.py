@@ -170,7 +170,7 @@ class Asked:
                 query.read_question(
                     prompts,
                     "why?",
-                    with_image=self.image is not None,
+                    images=int(self.image is not None),
                     reasoning=False,
                     refs=None,
                     settings=self.settings,
@@ -194,7 +194,7 @@ class Asked:
             query.read_question(
                 prompts,
                 "why? " * (1 + self.seed % 4),
-                with_image=self.image is not None,
+                images=int(self.image is not None),
                 reasoning=self.kind == "reasoning",
                 refs=refs if self.image is not None else None,
                 settings=self.settings,
@@ -205,7 +205,7 @@ class Asked:
         asked = query.read_question(
             prompts,
             "why?",
-            with_image=self.image is not None,
+            images=int(self.image is not None),
             reasoning=self.seed % 7 == 0,
             refs=None,
             settings=dataclasses.replace(self.settings, max_tokens=40),

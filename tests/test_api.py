@@ -201,6 +201,25 @@ def test_requests_run_while_a_stream_is_read(tiny: VisionModel) -> None:
     assert "".join(pieces) == alone
 
 
+def test_a_model_for_single_questions_reads_a_conversation_as_one(tiny: VisionModel) -> None:
+    image = {"type": "image", "image": IMAGE}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [image, "What is it?"]},
+        {"role": "assistant", "content": "A mug."},
+        {"role": "user", "content": [image, "Whose?"]},
+    ]
+    asked = tiny.query(IMAGE, "User: What is it?\nAssistant: A mug.\n\nWhose?")
+
+    assert tiny.chat(messages) == asked
+    assert "".join(tiny.chat(messages, stream=True)["answer"]) == asked["answer"]
+    assert asyncio.run(tiny.achat(messages)) == asked
+    assert tiny.chat(messages, choices=["mine", "yours"])["answer"] in ("mine", "yours")
+    with pytest.raises(ImageError, match="2 images, but this model reads one at a time"):
+        tiny.chat([{"role": "user", "content": [image, {"type": "image", "image": Image.new("RGB", (9, 9))}, "Which?"]}])
+    with pytest.raises(PromptError, match="the last message is the assistant's"):
+        tiny.chat(messages[:2])
+
+
 def test_encoding_an_encoded_image_returns_it(tiny: VisionModel) -> None:
     image = tiny.encode_image(IMAGE)
 
@@ -213,8 +232,10 @@ CALLS: list[tuple[Callable[[VisionModel, Any], Any], type[Exception], str]] = [
     (lambda m, p: m.detect(None, "mug"), ImageError, "None"),
     (lambda m, p: m.caption(None), ImageError, "None"),
     (lambda m, p: m.caption("nowhere.png", stream=True), ImageNotFoundError, "nowhere.png"),
-    (lambda m, p: m.detect([p, p], "mug"), ImageError, "a list of 2 .* one image for now"),
-    (lambda m, p: m.query((p,), "why?", stream=True), ImageError, "a tuple of 1 .* one image for now"),
+    (lambda m, p: m.detect([p, p], "mug"), ImageError, "2 images were handed in, but detect is about one: ask about"),
+    (lambda m, p: m.query([p, p], "why?", stream=True), ImageError, "2 images, but this model reads one at a time"),
+    (lambda m, p: m.query([[p]], "why?"), ImageError, "list"),
+    (lambda m, p: m.caption([]), ImageError, "no image"),
     (lambda m, p: m.detect(p, "mug", deadline_s="soon"), SettingsError, "deadline_s is 'soon'"),
     (lambda m, p: m.detect(p, "mug", deadline_s=float("inf")), SettingsError, "deadline_s is inf"),
     (lambda m, p: m.encode_image(p, cache_salt=5), SettingsError, "cache_salt is of type int"),

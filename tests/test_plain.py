@@ -153,7 +153,7 @@ def test_reasoning_decodes_coordinates_and_then_the_answer() -> None:
     prompts = tiny_prompts(NANO)
     settings = SamplingSettings(max_tokens=3)
     request = query.build(
-        prompts, query.read_question(prompts, "why?", with_image=True, reasoning=True, refs=None, settings=settings)
+        prompts, query.read_question(prompts, "why?", images=1, reasoning=True, refs=None, settings=settings)
     )
 
     done = biased(NANO, coordinate=200).generate(request, crops()).complete()
@@ -171,7 +171,7 @@ def test_a_coordinate_in_reasoning_is_fed_as_a_coordinate() -> None:
     settings = SamplingSettings(max_tokens=2)
     request = query.build(
         tiny_prompts(NANO),
-        query.read_question(tiny_prompts(NANO), "why?", with_image=True, reasoning=True, refs=None, settings=settings),
+        query.read_question(tiny_prompts(NANO), "why?", images=1, reasoning=True, refs=None, settings=settings),
     )
     model = tiny_model(NANO)
     model.text.lm_head.bias[COORD] += 200
@@ -210,7 +210,7 @@ def test_a_prompt_without_an_image_starts_with_bos() -> None:
         query.read_question(
             tiny_prompts(NANO),
             "why?",
-            with_image=False,
+            images=0,
             reasoning=False,
             refs=None,
             settings=SamplingSettings(max_tokens=5),

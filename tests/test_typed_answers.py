@@ -139,7 +139,7 @@ def test_typed_answers_equal_the_oracle(compilers: list[FakeCompiler]) -> None:
             question = read_question(
                 loaded.prompts,
                 "why?",
-                with_image=True,
+                images=1,
                 reasoning=False,
                 refs=None,
                 settings=SamplingSettings.from_dict(form.get("settings", SETTINGS)),

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,8 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        loaded = load_checkpoint(model, device=where, dtype=kind, revision=revision)
+        options: dict[str, Any] = {"revision": revision, "max_context": config.max_context}
+        loaded = load_checkpoint(model, device=where, dtype=kind, **options)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails)
         try:
@@ -106,7 +108,7 @@ def _self_test(model: VisionModel) -> None:
     asked = {}
     for skill, request in selftest.build(model._prompts).items():
         salted = dataclasses.replace(request, cache_salt="photonlite self-test")  # no request may reuse it
-        asked[skill] = model._session.launch(Task(salted, image, finish=None))
+        asked[skill] = model._session.launch(Task(salted, (image,), finish=None))
     for skill, handle in asked.items():
         try:
             handle.result()

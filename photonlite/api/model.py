@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -13,7 +14,7 @@ import torch
 from photonlite.api.batch import Errors, run_batch, task_from_mapping
 from photonlite.api.session import open_session
 from photonlite.api.signatures import async_twin, typed_caption, typed_query
-from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, make_task
+from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, images_of, make_task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.handle import RequestHandle
 from photonlite.images.thumbnail import in_notebook
@@ -23,11 +24,13 @@ from photonlite.request import Completion, Request, RequestSettings, SamplingSet
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
+from photonlite.skills.chat import Message, read_messages, unique_images
 from photonlite.skills.names import warn_of_joined
+from photonlite.skills.query import CheckedQuestion
 from photonlite.skills.search import Overlap, S, Scope, Search
 from photonlite.skills.tiles import Tile
 from photonlite.skills.typed.choices import ChoiceQuestion
-from photonlite.skills.typed.forms import ChoicesForm, form_of
+from photonlite.skills.typed.forms import ChoicesForm, Form, form_of
 from photonlite.skills.typed.question import TypedQuestion, check_retries
 
 R = TypeVar("R")
@@ -240,16 +243,17 @@ class VisionModel:
         Returns:
             `{"caption": str}`, or `{"caption": iterator of str}`.
         """
-        request = caption.build(self._prompts, length, settings=SamplingSettings.from_dict(settings))
+        build = partial(caption.build, self._prompts, length, SamplingSettings.from_dict(settings))
         finish, pieces = partial(caption.finish, self._prompts), partial(caption.stream, self._prompts)
-        return self._ask("caption", image, request, finish, options, stream=pieces if stream else None)
+        more: dict[str, Any] = {"sized": build, "stream": pieces if stream else None}
+        return self._ask("caption", image, build(), finish, options, **more)
 
     acaption = async_twin(caption)
 
     @typed_query
     def query(
         self,
-        image: ImageInput | None = None,
+        image: ImageInput | Sequence[ImageInput] | None = None,
         question: str | None = None,
         stream: bool = False,
         settings: RequestSettings | None = None,
@@ -265,7 +269,7 @@ class VisionModel:
         """Answer a question.
 
         Args:
-            image: None asks without one.
+            image: None asks without one; a list asks about several, in this order, of a model that reads several.
             question: At most 4,000 characters.
             stream: Whether to return an iterator of pieces of the answer as they come; dropping it cancels the rest.
             reasoning: Whether the model writes down its reasoning first.
@@ -297,26 +301,54 @@ class VisionModel:
                 too large (`GrammarTooLargeError`), or allows no answer as short as `max_tokens`. While the answer is
                 computed also `GrammarTimeoutError` (see `EngineConfig.grammar_limit_s`) and `GrammarBusyError`.
         """
-        sampling, form, prompts = SamplingSettings.from_dict(settings), form_of(schema, choices, regex), self._prompts
+        sampling, form = SamplingSettings.from_dict(settings), form_of(schema, choices, regex)
         asked = query.read_question(
-            prompts, question, with_image=image is not None, reasoning=reasoning, refs=spatial_refs, settings=sampling
+            self._prompts,
+            question,
+            images=len(images_of(image)),
+            reasoning=reasoning,
+            refs=spatial_refs,
+            settings=sampling,
         )
-        retries = check_retries(retries, form, stream=stream)
-        if form is None:
-            request = query.build(prompts, asked)
-            finish, pieces = partial(query.finish, request, prompts), partial(query.stream, request, prompts)
-            return self._ask("query", image, request, finish, options, stream=pieces if stream else None)
-        typed: ChoiceQuestion | TypedQuestion
-        if isinstance(form, ChoicesForm):
-            typed = ChoiceQuestion(prompts, asked, form)
-            more: dict[str, Any] = {"typed": typed, "further": typed.further}
-        else:
-            typed = TypedQuestion(prompts, asked, form, retries)
-            more = {"typed": typed, "further": typed.further if retries else None, "retried": True}
-        more["stream"] = typed.stream if stream else None
-        return self._ask("query", image, typed.draft, typed.finish, options, **more)
+        return self._answer_question("query", image, asked, form, retries, options, stream=stream)
 
     aquery = async_twin(query)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        stream: bool = False,
+        settings: RequestSettings | None = None,
+        *,
+        reasoning: bool = False,
+        schema: Any = None,
+        choices: Iterable[str] | None = None,
+        regex: str | re.Pattern[str] | None = None,
+        retries: int = 0,
+        **options: Unpack[Options],
+    ) -> Answer[Any, Any]:
+        """Answer the last message of a conversation.
+
+        What was computed for earlier messages, answers included, is not computed again while the cache has it. A model
+        that was trained for single questions reads the conversation as one, about at most one image.
+
+        Args:
+            messages: Up to 1,024 of `{"role": "system" | "user" | "assistant", "content": ...}`: text, or a list of
+                texts, `{"type": "text", "text": ...}`, and in turns of the user also `{"type": "image", "image": ...}`
+                and `{"type": "image_url", "image_url": {"url": ...}}`. The last one is the user's.
+            stream, settings, reasoning, schema, choices, regex, retries: As for `query`.
+
+        Returns:
+            As `query`.
+        """
+        conversation, prompts = read_messages(messages), self._prompts
+        if prompts.inline is None:
+            conversation = replace(conversation, images=unique_images(conversation.images))
+        sampling, form = SamplingSettings.from_dict(settings), form_of(schema, choices, regex)
+        asked = query.read_chat(prompts, conversation, reasoning=reasoning, settings=sampling)
+        return self._answer_question("chat", conversation.images, asked, form, retries, options, stream=stream)
+
+    achat = async_twin(chat)
 
     def encode_image(self, image: ImageInput, **options: Unpack[Options]) -> EncodedImage:
         """Encode an image before there is a question; an encoded image is returned as it is.
@@ -326,7 +358,7 @@ class VisionModel:
         """
         if isinstance(image, EncodedImage):
             return image
-        return self._ask("encode_image", image, encode.build(), None, options)
+        return self._ask("encode_image", image, encode.build(self._prompts), None, options)
 
     aencode_image = async_twin(encode_image)
 
@@ -397,21 +429,50 @@ class VisionModel:
     def _ask(
         self,
         method: str,
-        image: ImageInput | None,
+        image: ImageInput | Sequence[ImageInput] | None,
         request: Request,
         finish: Callable[[Completion], R] | None,
         options: Options,
         **more: Any,
     ) -> R:
+        if self._prompts.inline is None:  # then no request depends on the sizes of images
+            more["sized"] = None
         public = getattr(VisionModel, self._prefix + method)
         answer: R = self._answer(make_task(public, image, request, finish, options, draws=self.thumbnails, **more))
         return answer
 
+    def _answer_question(
+        self,
+        method: str,
+        image: ImageInput | Sequence[ImageInput] | None,
+        asked: CheckedQuestion,
+        form: Form | None,
+        retries: int,
+        options: Options,
+        *,
+        stream: bool,
+    ) -> Answer[Any, Any]:
+        prompts, retries = self._prompts, check_retries(retries, form, stream=stream)
+        if form is None:
+            request = query.build(prompts, asked)
+            finish, pieces = partial(query.finish, request, prompts), partial(query.stream, request, prompts)
+            sized = partial(query.build_sized, prompts, asked)
+            return self._ask(method, image, request, finish, options, sized=sized, stream=pieces if stream else None)
+        typed: ChoiceQuestion | TypedQuestion
+        if isinstance(form, ChoicesForm):
+            typed = ChoiceQuestion(prompts, asked, form)
+            more: dict[str, Any] = {"further": typed.further}
+        else:
+            typed = TypedQuestion(prompts, asked, form, retries)
+            more = {"further": typed.further if retries else None, "retried": True}
+        more |= {"typed": typed, "stream": typed.stream if stream else None}
+        return self._ask(method, image, typed.draft, typed.finish, options, **more)
+
     def _search(self, method: str, image: ImageInput, search: Search[S], options: Options) -> S:
         if not search.joined:
             warn_of_joined(search.names[0], stacklevel=3)
-        parts = search.parts if search.joined else None
-        return self._ask(method, image, search.requests[0], search.finish, options, parts=parts)
+        more: dict[str, Any] = {"parts": search.parts} if search.joined else {"sized": search.sized}
+        return self._ask(method, image, search.requests[0], search.finish, options, **more)
 
     def _answering(self, answer: Callable[[Task[Any]], Any], prefix: str = "") -> "VisionModel":
         """Return a copy whose methods return what `answer` makes of their tasks."""

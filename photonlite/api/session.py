@@ -20,7 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from photonlite.api.tasks import EncodedImage, Task
+from photonlite.api.tasks import EncodedImage, ImageInput, Task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.engine.engine import Engine
 from photonlite.engine.handle import RequestHandle, TokenStream
@@ -35,7 +35,6 @@ from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import Completion, Request
 from photonlite.results import Metrics
-from photonlite.skills import encode
 from photonlite.skills.tiles import Region
 
 P = ParamSpec("P")
@@ -107,40 +106,57 @@ class Session:
 
     def _steps(self, handle: RequestHandle, task: Task[Any], compiling: "Future[Automaton] | None") -> Steps:
         """Take a request from the call to the engine; yields the futures that it waits for."""
-        image, request = task.image, task.request
-        if isinstance(image, EncodedImage):
-            handle.prepare(partial(image.prepared_for, self._pool, request.cache_salt))
-        elif image is not None:
-            if self._pool.fetches(image):
-                permit = yield from self._enter(handle, FETCHED_BYTES)
-                fetched = self._pool.fetch(image, partial(_grow, permit))
-                handle.when_computed(fetched.cancel)
-                yield fetched
-                image = fetched.result(timeout=0)
-                permit.release()
-            permit = yield from self._enter(handle, self._pool.decoded_bytes(image))
-            prepare = partial(self._pool.prepare, image, cache_salt=request.cache_salt, checkpoint=handle.check)
-            handle.prepare(prepare)
-            if handle.image is not None and handle.image.size is not None:
-                permit.resize(3 * handle.image.size[0] * handle.image.size[1])  # some headers cannot be read ahead
+        if task.images:
+            yield from self._read_images(handle, task.images)
+        sizes = [image.size for image in handle.images]
         if task.typed is not None:
             if compiling is not None and not compiling.done():
-                if handle.image is not None and not isinstance(image, EncodedImage) and self._config.prefix_caching:
-                    self._encode_beside(handle)
+                if self._config.prefix_caching and task.reads_one_image:
+                    self._encode_beside(handle, task.typed.encoding())
                 yield compiling
             automaton = None if compiling is None else compiling.result(timeout=0)
-            handle.request = dataclasses.replace(
-                task.typed.bind(automaton),
-                cache_salt=request.cache_salt,
-                realtime=request.realtime,
-                strict=request.strict,
-            )
+            handle.ask(task.typed.bind(automaton, sizes))
+        elif task.sized is not None:
+            handle.ask(task.sized(sizes))
         if task.parts is not None and handle.image is not None:
             yield from self._join(handle, handle.image, task.parts(handle.image.size))
         elif task.further is not None:
             yield from self._ask_further(handle, task.further, retried=task.retried)
         else:
             self._submit(handle)
+
+    def _read_images(self, handle: RequestHandle, images: Iterable[ImageInput]) -> Steps:
+        """Prepare images. Room is taken for all at once: no two requests then wait for each other's second image."""
+        sources: list[Any] = list(images)
+        cache_salt = handle.request.cache_salt
+        new = [place for place, source in enumerate(sources) if not isinstance(source, EncodedImage)]
+        if urls := [place for place in new if self._pool.fetches(sources[place])]:
+            yield from self._fetch(handle, sources, urls)
+        permit = None
+        if new:
+            permit = yield from self._enter(handle, sum(self._pool.decoded_bytes(sources[place]) for place in new))
+        room = 0
+        for source in sources:
+            if isinstance(source, EncodedImage):
+                handle.prepare(partial(source.prepared_for, self._pool, cache_salt))
+                continue
+            handle.prepare(partial(self._pool.prepare, source, cache_salt=cache_salt, checkpoint=handle.check))
+            width, height = handle.images[-1].size
+            room += 3 * width * height
+        if permit is not None:
+            permit.resize(room)  # some headers cannot be read ahead
+
+    def _fetch(self, handle: RequestHandle, sources: list[Any], places: list[int]) -> Steps:
+        """Put the files in the places of their URLs."""
+        permit = yield from self._enter(handle, FETCHED_BYTES * len(places))
+        held = dict.fromkeys(places, FETCHED_BYTES)
+        fetches = [self._pool.fetch(sources[place], partial(_grow, permit, held, place)) for place in places]
+        for fetched in fetches:
+            handle.when_computed(fetched.cancel)
+        for place, fetched in zip(places, fetches, strict=True):
+            yield fetched
+            sources[place] = fetched.result(timeout=0)
+        permit.release()
 
     def _enter(self, handle: RequestHandle, size: int) -> Generator["Future[Any]", None, MemoryPermit]:
         """Wait for room for an image; its permit is released when the request no longer needs the image."""
@@ -160,7 +176,7 @@ class Session:
         sequence = self.engine.submit(
             handle.request,
             handle,
-            () if handle.image is None else (handle.image,),
+            handle.images,
             deadline_s=handle.deadline_s,
             preprocess_s=handle.preprocess_s,
             submitted=handle.begun,
@@ -217,9 +233,9 @@ class Session:
         metrics = dataclasses.replace(joined.metrics, preprocess_s=handle.preprocess_s + cutting_s)
         handle.finish(dataclasses.replace(joined, metrics=metrics))
 
-    def _encode_beside(self, handle: RequestHandle) -> None:
+    def _encode_beside(self, handle: RequestHandle, request: Request) -> None:
         """Encode the image while the grammar is compiled."""
-        encoding = handle.follow_up(encode.build())
+        encoding = handle.follow_up(request)
 
         def add_cost(ended: "Future[Completion]") -> None:
             if ended.exception() is None:
@@ -327,7 +343,7 @@ def open_session(
     ids = loaded.prompts.vocabulary
     compiler = GrammarCompiler(
         loaded.prompts.pieces,
-        SpecialIds(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size),
+        SpecialIds(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size, ids.digits),
         workers=config.grammar_workers,
         limit_s=config.grammar_limit_s,
         cache_bytes=config.grammar_cache_bytes,
@@ -364,9 +380,11 @@ def _joined(parts: list[Completion], *, tiles: int) -> Completion:
     return Completion((), reason, total, parts[0].picture_size, tuple(parts))
 
 
-def _grow(permit: MemoryPermit, size: int) -> None:
-    if size > permit.size:
-        permit.resize(size)
+def _grow(permit: MemoryPermit, held: dict[int, int], place: int, size: int) -> None:
+    """Note the bytes of one of the files that are being fetched."""
+    held[place] = max(held[place], size)
+    if (whole := sum(held.values())) > permit.size:
+        permit.resize(whole)
 
 
 def _fail_with(handle: RequestHandle, part: "Future[Completion]") -> None:

@@ -1,15 +1,16 @@
-"""Tasks: a checked request, the image it is about, and how its tokens become a result."""
+"""Tasks: a checked request, the images it is about, and how its tokens become a result."""
 
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
 
 from photonlite.engine.handle import RequestHandle
 from photonlite.errors import ImageError, SettingsError, UnknownArgumentError
+from photonlite.grammar.prompts import Size
 from photonlite.hints import did_you_mean
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
@@ -91,7 +92,7 @@ class Task(Generic[R]):
     """One call: what to ask the engine, and how to read its answer."""
 
     request: Request  # carries cache salt, realtime and strict of the call; can run once
-    image: ImageInput | None
+    images: tuple[ImageInput, ...]
     finish: Callable[[Completion], R] | None  # reads the result; None: the result is the encoded image
     deadline_s: float | None = None
     caller: str = ""
@@ -102,7 +103,14 @@ class Task(Generic[R]):
     retried: bool = False  # the last of these requests has the answer, not the first
     # Returns the requests whose completions make the result together, where it has several, and the tile of each.
     parts: Callable[[tuple[int, int]], Iterable[tuple[Region | None, Request]]] | None = None
+    # Makes the request once the sizes of its images are known, where it depends on them.
+    sized: Callable[[Sequence[Size]], Request] | None = None
     draws: bool = False  # the result keeps a small copy of the image, to show itself in notebooks
+
+    @property
+    def reads_one_image(self) -> bool:
+        """Whether there is one image, which has not been encoded before the call."""
+        return len(self.images) == 1 and not isinstance(self.images[0], EncodedImage)
 
     def result_of(self, handle: RequestHandle) -> R:
         completion, image = handle.result(), handle.image
@@ -118,7 +126,7 @@ class Task(Generic[R]):
 
 def make_task(
     method: Callable[..., object],
-    image: ImageInput | None,
+    image: ImageInput | Sequence[ImageInput] | None,
     request: Request,
     finish: Callable[[Completion], R] | None,
     options: Mapping[str, Any],
@@ -126,10 +134,16 @@ def make_task(
     **more: Any,
 ) -> Task[R]:
     """Make the task of a call of a public method; checks that there is an image, and the options."""
-    if image is None and request.skill != "query":
+    images = images_of(image)
+    if not images and request.skill != "query":
         raise ImageError("there is no image (None): hand one in; only a query can do without")
-    if is_tensor(image):  # at once: other threads would read it on another stream of the GPU
-        image = tensor_to_array(image)
+    if len(images) > 1 and request.skill != "query":
+        raise ImageError(
+            f"{len(images)} images were handed in, but {request.skill} is about one: ask about each by itself, or "
+            "about all with batch(); pixels go into a numpy array"
+        )
+    # At once: other threads would read a tensor on another stream of the GPU.
+    images = tuple(tensor_to_array(one) if is_tensor(one) else one for one in images)
     check_names((name for name in options if name not in OPTIONS), method)
     realtime, strict = options.get("realtime", False), options.get("strict", False)
     for name, value in (("realtime", realtime), ("strict", strict)):
@@ -138,7 +152,14 @@ def make_task(
     cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
     request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict)
     deadline_s, draws = seconds_of(options.get("deadline_s")), draws and not realtime
-    return Task(request, image, finish, deadline_s, caller or cache_salt, draws=draws, **more)
+    return Task(request, images, finish, deadline_s, caller or cache_salt, draws=draws, **more)
+
+
+def images_of(image: ImageInput | Sequence[ImageInput] | None) -> tuple[ImageInput, ...]:
+    """Return what a caller handed in as an image, a list of images, or None."""
+    if isinstance(image, list | tuple):
+        return tuple(image)
+    return () if image is None else (cast(ImageInput, image),)
 
 
 def check_names(names: Iterable[str], method: Callable[..., object]) -> None:

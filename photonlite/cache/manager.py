@@ -6,6 +6,9 @@ admit ──launch──> confirm ──grow, grow ...──> release        the
            └────> withdraw ─────────────────> release        the step failed: the blocks it was building are removed
 ```
 
+Pages that an answer has filled stay as well, where a later request may go on behind it: the next turn of a
+conversation.
+
 Prompts about an image differ behind it, so that the chain has a block that ends with each image. Where that is inside a
 page, the block keeps a copy of the page: its tail. Which pages a sequence with a leading image shares then:
 
@@ -124,6 +127,8 @@ class CacheManager:
         if building := sum(block.state == "building" for block in chain):
             raise AssertionError(f"sequence {sequence.number} is released with {building} blocks being built")
         self._chains.pop(sequence.number, None)
+        if sequence.request.kept and sequence.finalized and sequence.error is None and sequence.links:
+            self._keep_answer(sequence, sequence.links, chain)
         self.prefix.leave(chain)
         self.pages.release(sequence.pages)
         sequence.pages = []
@@ -151,6 +156,25 @@ class CacheManager:
             parent = page_key(parent, tokens, [(span.key, reached - span.start) for span in seen])
             yield PrefixLink(parent, first, end // size, end, end % size != 0)
             reached, first = end, end // size
+
+    def _keep_answer(self, sequence: Sequence, links: tuple[PrefixLink, ...], chain: list[PrefixBlock]) -> None:
+        """Add the pages that an answer has filled to the sequence's chain, if that has its whole prompt."""
+        if len(chain) < len(links):
+            return
+        size, parent, reached = self.pages.page_size, links[-1].key, links[-1].end
+        # The last token's own keys and values may not have been computed.
+        for end in range((reached // size + 1) * size, sequence.num_tokens, size):
+            parent = page_key(parent, sequence.tokens_after_image(reached)[: end - reached])
+            block = self.prefix.lookup(parent)
+            if block is None:
+                pages = tuple(sequence.pages[reached // size : end // size])
+                block = PrefixBlock(parent, chain[-1], pages, tail=None, end=end, state="ready")
+                self.pages.retain(block.pages)
+                self.prefix.insert(block)
+            else:
+                self.prefix.touch([block])
+            chain.append(block)
+            reached = end
 
     def _allocate(self, count: int) -> list[int]:
         """Allocate pages that the caller knows to be there, evicting for them."""

@@ -48,8 +48,8 @@ class RequestHandle:
         self.request = request
         self.deadline_s = deadline_s  # from `begun`; the answer is worthless after it
         self.begun = time.perf_counter()
-        self.image: PreparedImage | None = None
-        self.preprocess_s = 0.0  # seconds that preparing the image took for this request
+        self.images: tuple[PreparedImage, ...] = ()
+        self.preprocess_s = 0.0  # seconds that preparing the images took for this request
         self.encode_s = 0.0  # seconds of the image encoder before the request was submitted
         self.future: Future[Completion] = Future()
         self.submitted: Future[None] = Future()
@@ -59,8 +59,13 @@ class RequestHandle:
         self.bells: deque[Callable[[], None]] = deque()  # each is rung once, at the next token or the end
         self._on_end = on_end  # called once
         self._releases: deque[Callable[[], object]] = deque()
-        self._prepared_s = 0.0  # all that the image had cost when it was prepared, for other requests too
+        self._prepared_s = 0.0  # all that the images had cost when they were prepared, for other requests too
         self._cancel_sequence: Callable[[], None] | None = None
+
+    @property
+    def image(self) -> PreparedImage | None:
+        """The image that a result is about: the first one."""
+        return self.images[0] if self.images else None
 
     @property
     def remaining(self) -> float | None:
@@ -85,8 +90,15 @@ class RequestHandle:
     def prepare(self, prepare: Callable[[], PreparedImage]) -> None:
         self.check()
         start = time.perf_counter()
-        self.image = image = prepare()
-        self.preprocess_s, self._prepared_s = time.perf_counter() - start, image.preprocess_s
+        image = prepare()
+        self.images = (*self.images, image)
+        self.preprocess_s += time.perf_counter() - start
+        self._prepared_s += image.preprocess_s
+
+    def ask(self, request: Request) -> None:
+        """Put the request that could only be made now in the place of the one of the call, whose options it takes."""
+        names = ("cache_salt", "realtime", "strict")
+        self.request = dataclasses.replace(request, **{name: getattr(self.request, name) for name in names})
 
     def attach(self, cancel_sequence: Callable[[], None]) -> None:
         """Note that the engine has the request, and how to cancel it there."""
@@ -107,12 +119,12 @@ class RequestHandle:
     def follow_up(self, request: Request, image: PreparedImage | None = None) -> "RequestHandle":
         """Make a handle for a further request of the same caller, which ends with this one.
 
-        It is about the same image, or another one, which has cost nothing yet.
+        It is about the same images, or another one, which has cost nothing yet.
         """
         request = dataclasses.replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)
         child = RequestHandle(request, self.deadline_s)
-        child.begun, child.image = self.begun, image or self.image
-        if child.image is self.image:
+        child.begun, child.images = self.begun, self.images if image is None else (image,)
+        if child.images == self.images:
             child.preprocess_s, child._prepared_s = self.preprocess_s, self._prepared_s
         self.future.add_done_callback(lambda _: child.cancel())
         return child
@@ -244,8 +256,8 @@ class RequestHandle:
 
     @property
     def cutting_s(self) -> float:
-        """Seconds that cutting the image into crops has taken since it was prepared."""
-        return 0.0 if self.image is None else self.image.preprocess_s - self._prepared_s
+        """Seconds that cutting the images into crops has taken since they were prepared."""
+        return sum(image.preprocess_s for image in self.images) - self._prepared_s
 
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times

@@ -1,13 +1,20 @@
 """What a checkpoint gives to skills and grammars: its prompts, its ids, its text."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from photonlite.grammar.decoding.grammars import PathIds, Vocabulary
-from photonlite.request import Token
+from photonlite.grammar.decoding.items import ItemFormat
+from photonlite.request import Token, Turn
 
 Places: TypeAlias = Sequence[Sequence[float]]
 """Spatial references as numbers."""
+
+Size: TypeAlias = tuple[int, int]
+"""Width and height of an image, in pixels."""
+
+PlaceKind: TypeAlias = Literal["detect", "point"]
+"""What a list of places holds: boxes or points."""
 
 
 class TokenDecoder(Protocol):
@@ -15,6 +22,25 @@ class TokenDecoder(Protocol):
 
     def feed(self, token_id: int, /) -> str: ...
     def flush(self) -> str: ...
+
+
+class InlineImages(Protocol):
+    """What prompts need that hold their images, whose answers spell places in text."""
+
+    def positions_of(self, size: Size) -> tuple[int, int]:
+        """Return the rows and columns of positions that an image of a width and height takes; may raise ImageError."""
+
+    def encode(self) -> tuple[Token, ...]:
+        """Return the beginning of prompts about one image, up to its end."""
+
+    def chat(self, turns: Sequence[Turn]) -> tuple[Token, ...]:
+        """Return the prompt for the next turn of a conversation; PromptError where it cannot be written."""
+
+    def format(self, kind: PlaceKind, subject: str) -> ItemFormat:
+        """Return how a list of boxes or points is written."""
+
+    def bounds(self, kind: PlaceKind, size: Size) -> tuple[int, ...]:
+        """Return the largest numbers of an item in an image of a width and height, in pixels."""
 
 
 class Prompts(Protocol):
@@ -26,7 +52,12 @@ class Prompts(Protocol):
     def max_context(self) -> int: ...
     @property
     def prefix_length(self) -> int:
-        """Positions of BOS and one image."""
+        """Positions before prompts with an image: BOS and the image. Without one it is BOS alone."""
+        ...
+
+    @property
+    def inline(self) -> InlineImages | None:
+        """What prompts need that hold their images; None where BOS and one image stand before all prompts."""
         ...
 
     @property
@@ -36,7 +67,7 @@ class Prompts(Protocol):
     @property
     def path_ids(self) -> PathIds: ...
     def caption(self, length: str) -> tuple[Token, ...]: ...
-    def query(self, question: str, *, reasoning: bool, refs: Places) -> tuple[Token, ...]: ...
+    def query(self, question: str, *, reasoning: bool, refs: Places, images: int = 1) -> tuple[Token, ...]: ...
     def detect(self, subject: str) -> tuple[Token, ...]: ...
     def point(self, subject: str, *, refs: Places) -> tuple[Token, ...]: ...
     def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]: ...

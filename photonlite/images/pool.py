@@ -27,7 +27,7 @@ import numpy as np
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageError, ModelError
+from photonlite.errors import ModelError
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array
 from photonlite.images.decode import decoded_bytes, file_bytes, load_image, rgb_bytes
 from photonlite.images.fetch import ImageFetcher
@@ -115,11 +115,6 @@ class ImagePool:
         Images with different cache salts share no cache entries. `checkpoint` is called after decoding and after
         hashing; an exception that it raises ends the work.
         """
-        if isinstance(source, list | tuple):
-            raise ImageError(
-                f"a {type(source).__name__} of {len(source)} was handed in as the image, but a request takes one "
-                "image for now: ask about each by itself, or about all with batch(); pixels go into a numpy array"
-            )
         start = time.perf_counter()
         image = self._load(source)
         checkpoint()

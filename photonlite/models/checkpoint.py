@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,9 +21,15 @@ class LoadedModel:
 
 
 def load_checkpoint(
-    name: str | os.PathLike[str] | None, *, device: torch.device, dtype: torch.dtype, revision: str | None = None
+    name: str | os.PathLike[str] | None,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    revision: str | None = None,
+    max_context: int | None = None,
 ) -> LoadedModel:
-    """Load a model in evaluation mode; for names and errors see `loading.resolve`."""
+    """Load a model in evaluation mode; for names and errors see `loading.resolve`, for the rest `families.Family`."""
     files = resolve(name, revision=revision)
-    model, prompts = files.family.load(files.config, files.tokenizer, files.weights, device=device, dtype=dtype)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context}
+    model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
     return LoadedModel(files.name, model, prompts)

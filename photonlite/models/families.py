@@ -34,9 +34,19 @@ class Family(Protocol):
         """Return what a checkpoint can do, from its configuration."""
 
     def load(
-        self, config: Any, tokenizer: Path, weights: Sequence[Path], *, device: torch.device, dtype: torch.dtype
+        self,
+        config: Any,
+        tokenizer: Path,
+        weights: Sequence[Path],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        max_context: int | None = None,
     ) -> tuple[Model, Prompts]:
-        """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files."""
+        """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files.
+
+        `max_context` shortens its context; None leaves the length to the family.
+        """
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,11 @@ FAMILIES = {
         model_types=("moondream2", "moondream", "moondream1", "moondream3", "photonlite_nano"),
         skills=("caption", "query", "detect", "point", "segment"),
         known={"vikhyatk/moondream2": "Moondream 2: detect, point, caption, query; 1.9 B parameters"},
+    ),
+    "qwen": FamilyEntry(
+        title="Qwen3-VL and Qwen2.5-VL",
+        model_types=("qwen3_vl", "qwen2_5_vl"),
+        skills=("caption", "query", "detect", "point"),
     ),
 }
 """Families by the name of their folder."""

@@ -20,8 +20,9 @@ from typing import Any
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models.families import KNOWN_MODELS, Family, family_of
 from photonlite.models.hub import fetch
-from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, TOKENIZER_NAME, find_weights, read_json, refuse_pickle
+from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read_json, refuse_pickle
 
+_SMALL_FILES = ("*.json", "*.jinja")  # configuration, tokenizer, preprocessing, templates: what families read
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
@@ -90,7 +91,7 @@ def _from_file(path: Path) -> ModelFiles:
 
 def _from_hub(repo: str, revision: str | None) -> ModelFiles:
     """Download the small files first: a model that cannot run is refused before gigabytes are downloaded."""
-    folder = fetch(repo, [CONFIG_NAME, TOKENIZER_NAME], revision)
+    folder = fetch(repo, _SMALL_FILES, revision)
     try:
         # The folder's name is the commit: both downloads are of one state of the repository.
         return _describe(repo, folder, lambda: find_weights(fetch(repo, ["*.safetensors", INDEX_NAME], folder.name)))

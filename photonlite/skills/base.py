@@ -5,14 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
-from photonlite.grammar.prompts import Places, Prompts
-from photonlite.request import Completion, Token
+from photonlite.grammar.decoding.items import Item, ItemsGrammar
+from photonlite.grammar.prompts import InlineImages, PlaceKind, Places, Prompts, Size
+from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Box, Detections, Point, Points, Segments
 from photonlite.results.spatial import ResultInfo
 from photonlite.results.text import TokenReader
 
 MAX_OBJECT_CHARACTERS = 1_000
 MAX_QUESTION_CHARACTERS = 4_000
+
+ANY_SIZE = (1_000, 1_000)
+"""Of an image that is not known yet: its request is made again when it is."""
 
 SpatialRefs: TypeAlias = Sequence[Sequence[float] | Mapping[str, Any] | Box | Point] | Mapping[str, Any] | Box | Point
 """Points (x, y) and boxes (x_min, y_min, x_max, y_max), normalised to [0, 1], as numbers or as results hold them.
@@ -72,17 +76,51 @@ def _numbers(entry: Any) -> Sequence[float]:
     return tuple(place[name] for name in names)
 
 
-def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool) -> int:
+def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool, sizes: Sequence[Size] = ()) -> int:
     """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it."""
-    before = prompts.prefix_length if with_image else 1
+    if prompts.inline is not None:
+        grids = map(prompts.inline.positions_of, sizes)
+        before, what = sum(rows * columns - 1 for rows, columns in grids), f"{len(sizes)} images"
+    elif with_image:
+        before, what = prompts.prefix_length, "BOS and the image"
+    else:
+        before, what = 1, "BOS"
     needed = before + len(prompt)
     if needed > prompts.max_context:
-        parts = f"{before} for {'BOS and the image' if with_image else 'BOS'} + {len(prompt)} for the prompt"
+        parts = f"{before} for {what} + {len(prompt)} for the prompt"
         raise CapacityError(
             f"the request needs {needed} positions ({parts}), but this model's context has {prompts.max_context}: "
             f"shorten the text by {needed - prompts.max_context} tokens or more"
         )
     return prompts.max_context - needed + 1
+
+
+def listed(
+    prompts: Prompts,
+    inline: InlineImages,
+    kind: PlaceKind,
+    prompt: tuple[Token, ...],
+    subject: str,
+    settings: SamplingSettings,
+    sizes: Sequence[Size],
+) -> Request:
+    """Make the request for a list of boxes or points that is written as text; the size of the image may be unknown."""
+    bounds = inline.bounds(kind, sizes[0] if sizes else ANY_SIZE)
+    form = inline.format(kind, subject)
+    room = room_after(prompt, prompts, with_image=True, sizes=sizes)
+    budget = min(form.budget(settings.max_objects, bounds), room)
+    return Request(kind, prompt, ItemsGrammar(form, bounds, budget, settings.max_objects), budget, settings, subject)
+
+
+def listed_box(item: Item, bounds: Sequence[int]) -> dict[str, float] | None:
+    """Return a box in [0, 1]; swapped corners are put in order, and a box without an area is None."""
+    place = ordered_box(*(number / bound for number, bound in zip(item.numbers, bounds, strict=True)))
+    return place if place["x_min"] < place["x_max"] and place["y_min"] < place["y_max"] else None
+
+
+def ordered_box(left: float, top: float, right: float, bottom: float) -> dict[str, float]:
+    """Return the box between two corners, in whatever order they come."""
+    return {"x_min": min(left, right), "y_min": min(top, bottom), "x_max": max(left, right), "y_max": max(top, bottom)}
 
 
 class TextReader:

@@ -1,20 +1,20 @@
 """Describe an image in a short, normal or long text."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Unpack
 
 from photonlite.grammar.decoding.grammars import TextGrammar
-from photonlite.grammar.prompts import Prompts
+from photonlite.grammar.prompts import Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Caption
 from photonlite.results.text import TextInfo
 from photonlite.skills.base import TextReader, read_text, room_after
 
 
-def build(prompts: Prompts, length: str, *, settings: SamplingSettings) -> Request:
+def build(prompts: Prompts, length: str, settings: SamplingSettings, sizes: Sequence[Size] = ()) -> Request:
     """Make the request for a "short", "normal" or "long" description; raises as `Prompts.caption` and `room_after`."""
     prompt = prompts.caption(length)
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
+    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True, sizes=sizes))
     return Request("caption", prompt, TextGrammar(prompts.vocabulary, budget), budget, settings)
 
 

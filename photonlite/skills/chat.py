@@ -18,6 +18,9 @@ from photonlite.request import Turn
 MAX_TURNS: Final = 1024
 """Turns of a conversation, and parts of a turn."""
 
+MAX_CHARACTERS: Final = 100_000
+"""Characters of a conversation: more take long to encode; the context is checked later."""
+
 Message: TypeAlias = Mapping[str, Any]
 
 _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"]]] = {
@@ -56,7 +59,28 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
         raise PromptError(f"the last message is the {turns[-1].role}'s: it must be the user's, with the question")
     if not any(part and part.strip() for part in turns[-1].parts):
         raise PromptError("the last message holds no text: ask something")
+    if (size := sum(len(turn.text) for turn in turns)) > MAX_CHARACTERS:
+        raise PromptError(
+            f"the messages have {size} characters, over the limit of {MAX_CHARACTERS}: leave out early ones"
+        )
     return Conversation(turns, tuple(images))
+
+
+def flat_text(turns: Sequence[Turn]) -> str:
+    """Return a conversation as one question: instructions, earlier turns such as `User: ...`, and the last text."""
+    *earlier, last = turns
+    instructions = "\n".join(turn.text for turn in earlier if turn.role == "system")
+    spoken = "\n".join(f"{turn.role.title()}: {turn.text}" for turn in earlier if turn.role != "system" and turn.text)
+    return "\n\n".join(block for block in (instructions, spoken, last.text) if block)
+
+
+def unique_images(images: Sequence[Any]) -> tuple[Any, ...]:
+    """Return each image once: clients send it again with every turn. Files and URLs are told apart by their content."""
+    kept: list[Any] = []
+    for image in images:
+        if not any(image is one or (isinstance(image, str | bytes) and image == one) for one in kept):
+            kept.append(image)
+    return tuple(kept)
 
 
 def _turn(message: Message, where: str, images: list[Any]) -> Turn:

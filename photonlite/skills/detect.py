@@ -1,16 +1,21 @@
 """Find every instance of an object: boxes."""
 
+from collections.abc import Sequence
+
 from photonlite.grammar.decoding.grammars import DetectGrammar
-from photonlite.grammar.prompts import Prompts
+from photonlite.grammar.decoding.items import ItemsGrammar
+from photonlite.grammar.prompts import Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Detections
-from photonlite.skills.base import box, clean_object, groups, room_after, score, spatial_info
+from photonlite.skills.base import box, clean_object, groups, listed, listed_box, room_after, score, spatial_info
 
 
-def build(prompts: Prompts, subject: str, *, settings: SamplingSettings) -> Request:
+def build(prompts: Prompts, subject: str, *, settings: SamplingSettings, sizes: Sequence[Size] = ()) -> Request:
     """Make the request for the boxes of a subject of at most 1,000 characters."""
     subject = clean_object(subject)
     prompt = prompts.detect(subject)
+    if prompts.inline is not None:
+        return listed(prompts, prompts.inline, "detect", prompt, subject, settings, sizes)
     # Like the public reference, a list is limited by max_objects and the context, not by max_tokens.
     budget = min(3 * settings.max_objects, room_after(prompt, prompts, with_image=True))
     grammar = DetectGrammar(prompts.vocabulary, budget, settings.max_objects)
@@ -19,6 +24,11 @@ def build(prompts: Prompts, subject: str, *, settings: SamplingSettings) -> Requ
 
 def finish(request: Request, completion: Completion) -> Detections:
     """Read the boxes, in the model's order."""
-    found = groups(completion.tokens, size=3)
-    objects = [{**box(tokens), "label": request.subject, "score": score(tokens)} for tokens in found]
+    grammar = request.grammar
+    if isinstance(grammar, ItemsGrammar):
+        items = [(listed_box(item, grammar.bounds), item.score) for item in grammar.read(completion.tokens)]
+        found = [(place, sure) for place, sure in items if place is not None]
+    else:
+        found = [(box(tokens), score(tokens)) for tokens in groups(completion.tokens, size=3)]
+    objects = [{**place, "label": request.subject, "score": sure} for place, sure in found]
     return Detections(objects, **spatial_info(completion))

@@ -1,5 +1,6 @@
 """Read an image into the prefix cache, without an answer."""
 
+from photonlite.grammar.prompts import Prompts
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 
 
@@ -27,6 +28,7 @@ class FixedGrammar:
         del self._left[0]
 
 
-def build() -> Request:
-    """Make the request: no prompt, and a budget of no tokens."""
-    return Request("encode", (), FixedGrammar(), 0, SamplingSettings())
+def build(prompts: Prompts) -> Request:
+    """Make the request: a budget of no tokens, and no prompt but what stands before an image inside prompts."""
+    prompt = () if prompts.inline is None else prompts.inline.encode()
+    return Request("encode", prompt, FixedGrammar(), 0, SamplingSettings())

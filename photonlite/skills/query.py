@@ -8,14 +8,15 @@ reasoning ... 7 (ground) words 5 5 5 5 ... 9 (end) ... 3 (answer) words ... 0 (e
 ```
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self, Unpack
 
-from photonlite.errors import SpatialRefError
+from photonlite.errors import ImageError, SpatialRefError, UnsupportedSkillError
 from photonlite.grammar.decoding.grammars import ReasoningGrammar, TextGrammar, Vocabulary
-from photonlite.grammar.prompts import Prompts
-from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token
+from photonlite.grammar.prompts import InlineImages, Places, Prompts, Size
+from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token, Turn
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
 from photonlite.skills.base import (
@@ -27,6 +28,9 @@ from photonlite.skills.base import (
     read_text,
     room_after,
 )
+from photonlite.skills.chat import Conversation, flat_text
+
+Ids = tuple[Token, ...]
 
 
 @dataclass(frozen=True)
@@ -38,23 +42,32 @@ class CheckedQuestion:
     reasoning: bool
     room: int
     settings: SamplingSettings
-    refs: Sequence[Sequence[float]] = ()
+    write: Callable[..., tuple[Token, ...]]  # returns the prompt, and with an argument that text behind the question
+    sizes: tuple[Size, ...] = ()  # of its images, where the prompt depends on them
+    kept: bool = False  # see `Request`
 
-    def with_note(self, prompts: Prompts, note: str) -> Self | None:
+    def sized(self, prompts: Prompts, sizes: Sequence[Size]) -> Self:
+        """Return the question about images of these sizes; CapacityError where the context is too short for them."""
+        if prompts.inline is None:  # then all images have the same length
+            return self
+        room = room_after(self.prompt, prompts, with_image=bool(sizes), sizes=sizes)
+        return replace(self, room=room, sizes=tuple(sizes))
+
+    def with_note(self, note: str) -> Self | None:
         """Return the question with a note behind it; None where the context has no room for an answer then."""
-        prompt = prompts.query(f"{self.subject}\n{note}", reasoning=self.reasoning, refs=self.refs)
+        prompt = self.write(note)
         room = self.room - (len(prompt) - len(self.prompt))
         return replace(self, prompt=prompt, room=room) if room > 0 else None
 
     def request(self, grammar: Grammar, budget: int) -> Request:
-        return Request("query", self.prompt, grammar, budget, self.settings, self.subject)
+        return Request("query", self.prompt, grammar, budget, self.settings, self.subject, kept=self.kept)
 
 
 def read_question(
     prompts: Prompts,
     question: str | None,
     *,
-    with_image: bool,
+    images: int,
     reasoning: bool,
     refs: SpatialRefs | None,
     settings: SamplingSettings,
@@ -65,11 +78,50 @@ def read_question(
     """
     subject = clean_text(question, "question", MAX_QUESTION_CHARACTERS)
     places = clean_refs(refs)
-    if places and not with_image:
+    if places and not images:
         raise SpatialRefError("spatial references were given without an image: hand in the image they belong to")
-    prompt = prompts.query(subject, reasoning=reasoning, refs=places)
-    room = room_after(prompt, prompts, with_image=with_image)
-    return CheckedQuestion(subject, prompt, reasoning, room, settings, places)
+    write = partial(_write_question, prompts, subject, reasoning, places, images)
+    return _checked(prompts, subject, write, images, reasoning, settings)
+
+
+def read_chat(
+    prompts: Prompts, conversation: Conversation, *, reasoning: bool, settings: SamplingSettings
+) -> CheckedQuestion:
+    """Check a conversation, and write the prompt for its next turn; raises as `read_question`."""
+    turns, images = conversation.turns, len(conversation.images)
+    if prompts.inline is None:
+        write: Callable[..., Ids] = partial(_write_question, prompts, flat_text(turns), reasoning, (), images)
+    elif reasoning:
+        raise UnsupportedSkillError("this checkpoint was not trained for reasoning: ask with reasoning=False")
+    else:
+        write = partial(_write_chat, prompts.inline, turns)
+    return _checked(prompts, turns[-1].text, write, images, reasoning, settings)
+
+
+def _write_question(prompts: Prompts, subject: str, reasoning: bool, refs: Places, images: int, note: str = "") -> Ids:
+    text = f"{subject}\n{note}" if note else subject
+    return prompts.query(text, reasoning=reasoning, refs=refs, images=images)
+
+
+def _write_chat(inline: InlineImages, turns: Sequence[Turn], note: str = "") -> Ids:
+    *earlier, last = turns
+    return inline.chat([*earlier, replace(last, parts=(*last.parts, f"\n{note}")) if note else last])
+
+
+def _checked(
+    prompts: Prompts,
+    subject: str,
+    write: Callable[..., Ids],
+    images: int,
+    reasoning: bool,
+    settings: SamplingSettings,
+) -> CheckedQuestion:
+    if images > 1 and prompts.inline is None:
+        raise ImageError(f"there are {images} images, but this model reads one at a time: ask about each by itself")
+    prompt = write()
+    room = room_after(prompt, prompts, with_image=images > 0)
+    # The prompt of a next turn begins with this one and its answer only where conversations are read as such.
+    return CheckedQuestion(subject, prompt, reasoning, room, settings, write, kept=prompts.inline is not None)
 
 
 def build(prompts: Prompts, asked: CheckedQuestion) -> Request:
@@ -80,6 +132,11 @@ def build(prompts: Prompts, asked: CheckedQuestion) -> Request:
         return asked.request(ReasoningGrammar(prompts.vocabulary, budget, limit), budget)
     budget = min(asked.room, limit)
     return asked.request(TextGrammar(prompts.vocabulary, budget), budget)
+
+
+def build_sized(prompts: Prompts, asked: CheckedQuestion, sizes: Sequence[Size]) -> Request:
+    """Make the request for an answer in words about images of these sizes."""
+    return build(prompts, asked.sized(prompts, sizes))
 
 
 def finish(request: Request, prompts: Prompts, completion: Completion) -> Answer:

@@ -10,10 +10,10 @@ one name, no tiles: a single request ──────────> Completion
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from photonlite.errors import SettingsError
+from photonlite.grammar.prompts import Size
 from photonlite.request import Completion, Request
 from photonlite.results import Detections, Points, Segments
 from photonlite.settings import plain
@@ -67,7 +67,7 @@ class Search(Generic[S]):
 
     Args:
         names: One name, or a list of up to 64, whose order is that of the class ids.
-        build: Makes the request of a name.
+        build: Makes the request of a name, about an image of one of `sizes` if they are given.
         finish: Reads the result of a request.
         scope: Where to look, and what to leave out.
         sight: As for `cut_tiles`.
@@ -80,7 +80,7 @@ class Search(Generic[S]):
     def __init__(
         self,
         names: str | Sequence[str],
-        build: Callable[[str], Request],
+        build: Callable[..., Request],
         finish: Callable[[Request, Completion], S],
         scope: Scope,
         sight: int,
@@ -91,6 +91,7 @@ class Search(Generic[S]):
         # Whether the answers of several requests are joined.
         self.joined = not isinstance(names, str) or scope.tile is not None
         self.requests = tuple(build(name) for name in self.names)
+        self._asked = list(self.requests)  # those that are answered
         self._build = build
         self._finish: Callable[[Request, Completion], S] = finish
         self._scope, self._sight = scope, sight
@@ -99,19 +100,26 @@ class Search(Generic[S]):
         """Return the requests about an image of a size, and the tile of each; None for the image as a whole."""
         _, *tiles = regions = self._regions(size)
         check_requests(len(self.names), len(tiles))
-        # A request can run once.
-        return [
-            (region, self._build(request.subject) if region else request)
+        # A request can run once, and may depend on the size of what it is about.
+        asked = [
+            (region, self._build(request.subject, sizes=[region.size if region else size]))
             for region in regions
             for request in self.requests
         ]
+        self._asked = [request for _, request in asked]
+        return asked
+
+    def sized(self, sizes: Sequence[Size]) -> Request:
+        """Return the only request, about an image of a size."""
+        self._asked = [self._build(self.requests[0].subject, sizes=sizes)]
+        return self._asked[0]
 
     def finish(self, completion: Completion) -> S:
         """Read the result of the completion, whose parts are those of the requests if they were joined."""
         parts = completion.parts if self.joined else (completion,)
         size = completion.picture_size or (1, 1)
         regions = self._regions(size)
-        results = [self._finish(*one) for one in zip(cycle(self.requests), parts, strict=False)]
+        results = [self._finish(*one) for one in zip(self._asked, parts, strict=True)]
         key = KEYS[self.requests[0].skill]
         items: list[Any] = []
         for number in range(len(self.names)):

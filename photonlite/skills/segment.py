@@ -1,9 +1,9 @@
 """Draw the outline of an object: a box, and an SVG path relative to it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, SegmentGrammar
-from photonlite.grammar.prompts import Prompts
+from photonlite.grammar.prompts import Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Segments
 from photonlite.results.svg import path_to_polygon
@@ -19,11 +19,18 @@ from photonlite.skills.base import (
 )
 
 
-def build(prompts: Prompts, subject: str, *, refs: SpatialRefs | None = None, settings: SamplingSettings) -> Request:
+def build(
+    prompts: Prompts,
+    subject: str,
+    *,
+    refs: SpatialRefs | None = None,
+    settings: SamplingSettings,
+    sizes: Sequence[Size] = (),
+) -> Request:
     """Make the request for the outline of a subject of at most 1,000 characters."""
     subject = clean_object(subject)
     prompt = prompts.segment(subject, refs=clean_refs(refs))
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True))
+    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True, sizes=sizes))
     grammar = SegmentGrammar(prompts.vocabulary, prompts.path_ids, budget)
     return Request("segment", prompt, grammar, budget, settings, subject)
 

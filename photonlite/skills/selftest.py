@@ -12,6 +12,9 @@ def build(prompts: Prompts) -> dict[str, Request]:
     For its answer each head chooses once: a word, x, y, a size, and a word that depends on numbers as inputs.
     """
     ids, word = prompts.vocabulary, Allowed()
+    if prompts.inline is not None:
+        words = prompts.query("?", reasoning=False, refs=())
+        return {"query": Request("query", words, FixedGrammar(word, word), 2, SamplingSettings())}
     place = Allowed((ids.coordinate,), coordinate=ids.coordinate)
     size = Allowed((ids.size,), size=ids.size)
     steps = [word, place, place, size, word]

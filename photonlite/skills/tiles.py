@@ -38,6 +38,12 @@ class Region(NamedTuple):
     box: tuple[int, int, int, int]
     core: tuple[float, float, float, float]
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        left, top, right, bottom = self.box
+        return right - left, bottom - top
+
 
 def check_tile(given: object) -> Tile | None:
     """Return how to cut images, checked; None for not at all. Raises a SettingsError.

@@ -143,7 +143,8 @@ def make_session(engine: Any, threads: Any = None, config: EngineConfig | None =
 
 
 def task(asked: Request | None = None, image: Any = None, *, deadline_s: float | None = None, **more: Any) -> Task[Any]:
-    return Task(asked or request(), image, lambda completion: completion, deadline_s, **more)
+    images = () if image is None else (image,)
+    return Task(asked or request(), images, lambda completion: completion, deadline_s, **more)
 
 
 def begun(

@@ -54,7 +54,7 @@ def expected(loaded: LoadedModel, skill: str, image: Image.Image | None, setting
     request = query.build(
         prompts,
         query.read_question(
-            prompts, "why?", with_image=crops is not None, reasoning=reasoning, refs=None, settings=sampling
+            prompts, "why?", images=int(crops is not None), reasoning=reasoning, refs=None, settings=sampling
         ),
     )
     return query.finish(request, prompts, oracle.generate(request, crops).complete())

@@ -24,6 +24,7 @@ from photonlite.errors import (
 )
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.skills import encode
 from photonlite.skills.encode import FixedGrammar
 from photonlite.skills.tiles import Region
 from tests.api.fakes import (
@@ -39,6 +40,7 @@ from tests.api.fakes import (
     task,
 )
 from tests.engine.fakes import END, Words
+from tests.skills.fake import FakePrompts
 
 
 def finished(handle: RequestHandle) -> None:
@@ -228,7 +230,10 @@ class Typed:
     told: list[Any] = field(default_factory=list)
     draft: Request = WHOLE
 
-    def bind(self, automaton: Any) -> Request:
+    def encoding(self) -> Request:
+        return encode.build(FakePrompts())
+
+    def bind(self, automaton: Any, sizes: Any = ()) -> Request:
         self.told.append(automaton)
         return WHOLE
 

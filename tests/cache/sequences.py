@@ -32,10 +32,17 @@ class NamedImage:
     def drop_crops(self) -> None: ...
 
 
-def sequence(prompt: Iterable[int | Token], image: str | None = None, *, prefix: int = 1, budget: int = 8) -> Sequence:
+def sequence(
+    prompt: Iterable[int | Token],
+    image: str | None = None,
+    *,
+    prefix: int = 1,
+    budget: int = 8,
+    kept: bool = False,
+) -> Sequence:
     """A waiting sequence; `prefix` is BOS and image tokens."""
     tokens = tuple(token if isinstance(token, Token) else Token(token) for token in prompt)
-    request = Request("test", tokens, _NOTHING, budget, SamplingSettings())
+    request = Request("test", tokens, _NOTHING, budget, SamplingSettings(), kept=kept)
     named = None if image is None else NamedImage(image)
     return Sequence(next(_numbers), request, _NOTHING, prefix if named else 1, named)
 

@@ -1,7 +1,7 @@
 """Random histories of admissions, steps and failures, with few pages and a memory of distinct contents."""
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 
 import pytest
@@ -21,6 +21,7 @@ PROMPTS = [
     (0, 1, 2, Token(3, (0.5,)), 4, 5, 6),
     (0, 1, 2, Token(3, (0.75,)), 4, 5, 6),
 ]
+LONGEST = max(PROMPTS, key=len)
 
 
 class World:
@@ -32,7 +33,7 @@ class World:
     def __init__(self, seed: int, page_size: int, prefix: int) -> None:
         self.random = random.Random(seed)
         self.prefix, self.size = prefix, page_size
-        longest = sequence(max(PROMPTS, key=len), "a", prefix=prefix, budget=BUDGET)
+        longest = sequence(LONGEST, "a", prefix=prefix, budget=BUDGET)
         usable = manager_of(1, page_size).pages_needed(longest) + self.random.choice((0, 0, 1, 3, 8, 20))
         self.manager = manager_of(usable, page_size)
         assert self.manager.fits(longest)
@@ -40,6 +41,7 @@ class World:
         self.names: dict[Hashable, int] = {}
         self.pending: list[Sequence] = []
         self.running: list[Sequence] = []
+        self.turns: defaultdict[str | None, list[tuple[int | Token, ...]]] = defaultdict(list)
         self.seen = Counter[str]()
 
     def act(self) -> None:
@@ -54,7 +56,9 @@ class World:
             return
         is_handle = image is not None and self.random.random() < 0.2
         prompt, budget = ((), 0) if is_handle else (self.random.choice(PROMPTS), BUDGET)
-        new = sequence(prompt, image, prefix=self.prefix, budget=budget)
+        if self.turns[image] and self.random.random() < 0.3:  # goes on behind an answer
+            prompt, budget, is_handle = self.random.choice(self.turns[image])[: len(LONGEST)], BUDGET, False
+        new = sequence(prompt, image, prefix=self.prefix, budget=budget, kept=self.random.random() < 0.5)
         if not is_handle and self.random.random() < 0.25:
             new.tokens = [Token(self.random.randrange(3)) for _ in range(self.random.randrange(1, BUDGET))]
         before = (self.manager.prefix.owners(), vars(self.manager.prefix).copy(), self.manager.pages.free)
@@ -65,6 +69,7 @@ class World:
             self.seen["refused"] += 1
             return
         self.seen["hit" if admission.start else "miss"] += 1
+        self.seen["answer hit"] += prompt not in PROMPTS and admission.start > new.prefix_len
         self.seen["handle hit"] += admission.start == new.num_tokens
         assert admission.start < new.num_tokens + (budget == 0)
         assert admission.start in (0, self.prefix if image else 0) or admission.start % self.size == 0
@@ -111,7 +116,12 @@ class World:
 
     def stop(self) -> None:
         if self.running:
-            self.manager.release(self.running.pop(self.random.randrange(len(self.running))))
+            one = self.running.pop(self.random.randrange(len(self.running)))
+            one.finalized = True
+            blocks = len(self.manager.prefix._blocks)
+            self.manager.release(one)
+            self.seen["answer kept"] += len(self.manager.prefix._blocks) > blocks
+            self.turns[one.image and one.image.key].append((*one.prompt, *one.tokens))
 
     def forget(self) -> None:
         forget(self.manager)
@@ -154,7 +164,7 @@ class World:
     def serve_longest(self) -> None:
         """Serve the longest request alone, with the current cache."""
         image = self.random.choice("abcd")
-        one = sequence(max(PROMPTS, key=len), image, prefix=self.prefix, budget=BUDGET)
+        one = sequence(LONGEST, image, prefix=self.prefix, budget=BUDGET)
         assert admit(self.manager, one) is not None
         assert self.manager.grow(one, one.longest)
         self.manager.withdraw(one)
@@ -179,4 +189,5 @@ def test_random_histories_keep_owners_and_contents(page_size: int, prefix: int):
         seen["evicted"] += world.manager.prefix.evictions
     # A history in which nothing happens would prove nothing.
     expected = {"refused", "hit", "handle hit", "miss", "withdrawn", "evicted"}
+    expected |= {"answer kept", "answer hit"} if page_size < 5 else set()
     assert expected | ({"copy", "save"} if prefix % page_size else set()) <= seen.keys(), seen

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageError, ImageNotFoundError, ImageTimeoutError, ImageTooLargeError, ModelError
+from photonlite.errors import ImageNotFoundError, ImageTimeoutError, ImageTooLargeError, ModelError
 from photonlite.images import crops
 from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
@@ -182,12 +182,6 @@ def test_closing_waits_for_all_jobs(pool: ImagePool) -> None:
     waiter.join(GUARD)
 
     assert done == [1, 1, 1, 1, 1, "closed"]
-
-
-@pytest.mark.parametrize("source", [[make_image(), make_image()], (make_image(),), []])
-def test_several_images_are_refused_for_now(pool: ImagePool, source: Any) -> None:
-    with pytest.raises(ImageError, match=r"a (list|tuple) of \d was handed in .* one image for now: .*batch\(\)"):
-        pool.prepare(source)
 
 
 def test_unreadable_images_raise_typed_errors(pool: ImagePool) -> None:

@@ -193,7 +193,7 @@ def test_weights_are_not_fetched_for_a_model_that_cannot_run(folder: Path, monke
     monkeypatch.setattr(loading, "fetch", fetch)
     with pytest.raises(ConfigError, match="llama"):
         resolve(REPO)
-    assert asked == ["config.json", "tokenizer.json"]
+    assert asked == ["*.json", "*.jinja"]
 
 
 def test_weights_are_fetched_at_the_commit_of_the_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,6 +318,7 @@ class Simulation:
             settings,
             cache_salt=ask.cache_salt,
             realtime=ask.realtime,
+            kept=ask.seed % 2 == 0,
         )
 
     def follow(self, request: Request, sink: Sink, ask: Ask) -> Sequence:

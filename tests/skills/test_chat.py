@@ -4,7 +4,7 @@ import pytest
 
 from photonlite.errors import PromptError
 from photonlite.request import Turn
-from photonlite.skills.chat import MAX_TURNS, read_messages
+from photonlite.skills.chat import MAX_TURNS, flat_text, read_messages, unique_images
 
 QUESTION = {"role": "user", "content": "How many?"}
 
@@ -65,3 +65,27 @@ def test_texts_and_images_keep_their_places() -> None:
 def test_what_is_no_conversation_is_refused(messages: Any, message: str) -> None:
     with pytest.raises(PromptError, match=message):
         read_messages(messages)
+
+
+def test_a_conversation_as_one_question_names_who_spoke() -> None:
+    turns = (
+        Turn("system", ("Be brief.",)),
+        Turn("user", (None, "What is it?")),
+        Turn("assistant", ("A mug.",)),
+        Turn("assistant", ("",)),
+        Turn("user", ("And this?", " Or that?")),
+    )
+
+    assert flat_text(turns) == "Be brief.\n\nUser: What is it?\nAssistant: A mug.\n\nAnd this?\n Or that?"
+    assert flat_text(turns[1:2]) == "What is it?"
+
+
+def test_images_that_are_sent_again_count_once() -> None:
+    first, second = object(), object()
+
+    assert unique_images([first, "a", b"a", second, "a", first, b"a"]) == (first, "a", b"a", second)
+
+
+def test_a_conversation_has_a_length() -> None:
+    with pytest.raises(PromptError, match="the messages have 100001 characters, over the limit of 100000"):
+        read_messages([{"role": "user", "content": "x" * 50_001}, {"role": "user", "content": "y" * 50_000}])

@@ -14,7 +14,7 @@ THOUGHT = [21, 7, 22, 23, coordinate(0.1), coordinate(0.2), coordinate(0.3), 9, 
 
 
 def build(prompts: FakePrompts, question: Any = "how many?", **changes: Any) -> Request:
-    arguments = {"with_image": True, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
+    arguments = {"images": 1, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
     return query.build(prompts, query.read_question(prompts, question, **arguments))
 
 
@@ -28,7 +28,7 @@ def test_a_question_is_stripped_and_asked() -> None:
 
 
 def test_without_an_image_there_is_more_room() -> None:
-    assert build(FakePrompts(), with_image=False).budget == 100 - 1 - 2 + 1
+    assert build(FakePrompts(), images=0).budget == 100 - 1 - 2 + 1
 
 
 def test_reasoning_and_answer_have_a_budget_each_and_share_the_context() -> None:
@@ -42,8 +42,8 @@ def test_reasoning_and_answer_have_a_budget_each_and_share_the_context() -> None
 
 def test_references_need_an_image() -> None:
     with pytest.raises(SpatialRefError, match="without an image"):
-        build(FakePrompts(), with_image=False, refs=[(0.1, 0.2)])
-    build(FakePrompts(), with_image=False, refs=[])
+        build(FakePrompts(), images=0, refs=[(0.1, 0.2)])
+    build(FakePrompts(), images=0, refs=[])
 
 
 def test_questions_are_limited() -> None:

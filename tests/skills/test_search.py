@@ -104,6 +104,7 @@ def test_each_name_is_asked_of_the_image_and_of_its_tiles() -> None:
 def test_what_tiles_show_is_one_result_in_the_order_of_the_names() -> None:
     asked = search(["mug", "key"], tile=(1, 2), min_score=0.3)
     nothing, mug, key = found(), found(0.9, x=0.3), found(0.8, x=0.7)
+    asked.parts((100, 80))
     whole, left, right = (found(0.6, x=0.5), key), (mug, nothing), (nothing, found(0.2))
     completion = Completion((), "stop", METRICS, (100, 80), (*whole, *left, *right))
 

@@ -29,6 +29,9 @@ ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "Z": 0}
 """Integers that each path command takes. Arcs (A) are left out: flags and angles do not fit a grid to 960."""
 
 
+NO_ID = -1
+"""In place of a special id that a checkpoint does not have."""
+
 CACHED_ROWS = 512  # of masks; grammars reuse what they allow: one or two rows for each running request
 
 
@@ -49,11 +52,16 @@ class Vocabulary:
     answer: int  # ends reasoning and opens the answer
     coordinate: int
     size: int  # carries a width and a height
-    ground_start: int  # opens the part of reasoning that the points after it belong to
-    ground_end: int
-    any_id_continues: bool  # a list goes on with any id but `end`; else only `coordinate` and `end` are compared
+    ground_start: int = NO_ID  # opens the part of reasoning that the points after it belong to
+    ground_end: int = NO_ID
+    # A list goes on with any id but `end`; else only `coordinate` and `end` are compared.
+    any_id_continues: bool = False
     suppressed_in_answer: tuple[int, ...] = ()  # never in an answer or a caption, its first token aside
     suppressed_in_reasoning: tuple[int, ...] = ()
+    other_ends: tuple[int, ...] = ()  # end a text as well
+    # Of 0 to 9, where places are whole numbers in text: `coordinate` and `size` stand for them in grammars, and never
+    # come.
+    digits: tuple[int, ...] = ()
 
 
 class BudgetedGrammar(ABC):
@@ -105,7 +113,7 @@ class TextGrammar(BudgetedGrammar):
 
     def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
         super().__init__(budget)
-        self._end = vocabulary.end
+        self._ends = (vocabulary.end, *vocabulary.other_ends)
         self._later = Allowed(suppressed=vocabulary.suppressed_in_answer)
         # Like the public reference, which samples the first token with the prompt, suppress nothing there.
         self._allowed = Allowed()
@@ -120,7 +128,7 @@ class TextGrammar(BudgetedGrammar):
 
     def _advance(self, token: Token) -> str | None:
         self._allowed = self._later
-        return "stop" if token.id == self._end else None
+        return "stop" if token.id in self._ends else None
 
 
 class ReasoningGrammar(BudgetedGrammar):

@@ -1,5 +1,6 @@
 """From the files of a Moondream checkpoint to a model: `models.families.Family`."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,17 @@ def find_tokenizer(folder: Path, config: MoondreamConfig) -> Path:
 
 
 def load(
-    config: MoondreamConfig, tokenizer: Path, weights: Sequence[Path], *, device: torch.device, dtype: torch.dtype
+    config: MoondreamConfig,
+    tokenizer: Path,
+    weights: Sequence[Path],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_context: int | None = None,
 ) -> tuple[MoondreamModel, MoondreamPrompts]:
+    text = config.text
+    length = text.max_context if max_context is None else min(text.max_context, max_context)
+    config = dataclasses.replace(config, text=dataclasses.replace(text, max_context=length))
     words = Tokenizer(
         tokenizer,
         vocab_size=config.text.vocab_size,

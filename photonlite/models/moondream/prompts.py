@@ -18,6 +18,7 @@ from numbers import Real
 
 from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillError
 from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, Vocabulary
+from photonlite.grammar.prompts import InlineImages
 from photonlite.models.moondream.config import MoondreamConfig, Template
 from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
 from photonlite.request import Token
@@ -37,6 +38,7 @@ class MoondreamPrompts:
     def __init__(self, config: MoondreamConfig, tokenizer: Tokenizer) -> None:
         self._family, self._ids, self._tokenizer = config.family, config.tokenizer, tokenizer
         self.skills = config.tokenizer.skills
+        self.inline: InlineImages | None = None
         self.max_context = config.text.max_context
         self.prefix_length = config.prefix_length
         self.vocab_size = config.text.vocab_size
@@ -86,7 +88,10 @@ class MoondreamPrompts:
             )
         return _text(templates[length])
 
-    def query(self, question: str, *, reasoning: bool, refs: Sequence[Sequence[float]]) -> tuple[Token, ...]:
+    def query(
+        self, question: str, *, reasoning: bool, refs: Sequence[Sequence[float]], images: int = 1
+    ) -> tuple[Token, ...]:
+        """Return the prompt for a question; the image, if there is one, stands before it."""
         return self._prompt("query", question, refs, reasoning=reasoning)
 
     def detect(self, subject: str) -> tuple[Token, ...]:

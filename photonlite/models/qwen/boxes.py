@@ -9,21 +9,18 @@ The vision tower sees the whole upright image, resized without padding, so both 
 """
 
 import json
-from collections.abc import Sequence
-from typing import Literal
 
 from photonlite.errors import UnsupportedSkillError
 from photonlite.grammar.decoding.items import ItemFormat
+from photonlite.grammar.prompts import PlaceKind
 from photonlite.models.qwen.config import Version
 from photonlite.models.tokenizer import Tokenizer
 
-Kind = Literal["detect", "point"]
-
 RANGE = 1000  # of the newer generation's coordinates
-_KEYS: dict[Kind, tuple[str, int]] = {"detect": ("bbox_2d", 4), "point": ("point_2d", 2)}
+_KEYS: dict[PlaceKind, tuple[str, int]] = {"detect": ("bbox_2d", 4), "point": ("point_2d", 2)}
 
 
-def question(kind: Kind, subject: str, version: Version) -> str:
+def question(kind: PlaceKind, subject: str, version: Version) -> str:
     """Return the question that the makers use for all boxes or points of a subject."""
     if version.newer:
         what = "bbox" if kind == "detect" else "point"
@@ -34,7 +31,7 @@ def question(kind: Kind, subject: str, version: Version) -> str:
     return f"Point to every {subject} in the image, report the point coordinates in JSON format."
 
 
-def bounds(kind: Kind, version: Version, resized: tuple[int, int]) -> tuple[int, ...]:
+def bounds(kind: PlaceKind, version: Version, resized: tuple[int, int]) -> tuple[int, ...]:
     """Return the largest coordinates of an item, x and y by turns; `resized` is the width and height the tower sees."""
     pair = (RANGE, RANGE) if version.newer else resized
     return pair * (_KEYS[kind][1] // 2)
@@ -48,16 +45,16 @@ class ItemSpelling:
 
     def __init__(self, tokenizer: Tokenizer, end: int) -> None:
         self._spell, self._end = tokenizer.spell, end
-        self._digits = tuple(self._digit(str(digit)) for digit in range(10))
+        self.digits = tuple(self._digit(str(digit)) for digit in range(10))
 
-    def format(self, kind: Kind, label: str) -> ItemFormat:
+    def format(self, kind: PlaceKind, label: str) -> ItemFormat:
         """Return how items of one label are written: as the model was trained to write them."""
         key, numbers = _KEYS[kind]
         opening = f'\n\t{{"{key}": ['
         closing = f'], "label": {json.dumps(label, ensure_ascii=False)}}}'
         return ItemFormat(
             numbers=numbers,
-            digits=self._digits,
+            digits=self.digits,
             separator=self._ids(", "),
             first=self._ids(f"```json\n[{opening}"),
             more=self._ids(f"{closing},{opening}"),
@@ -77,15 +74,3 @@ class ItemSpelling:
                 "tokenizer.json of this checkpoint"
             )
         return alone[0]
-
-
-def box_of(numbers: Sequence[int], limits: Sequence[int]) -> dict[str, float] | None:
-    """Return a box in [0, 1]; swapped corners are put in order, and a box without an area is None."""
-    left, top, right, bottom = (number / limit for number, limit in zip(numbers, limits, strict=True))
-    box = {"x_min": min(left, right), "y_min": min(top, bottom), "x_max": max(left, right), "y_max": max(top, bottom)}
-    return box if box["x_min"] < box["x_max"] and box["y_min"] < box["y_max"] else None
-
-
-def point_of(numbers: Sequence[int], limits: Sequence[int]) -> dict[str, float]:
-    """Return a point in [0, 1]."""
-    return {name: number / limit for name, number, limit in zip("xy", numbers, limits, strict=True)}

@@ -90,6 +90,26 @@ class TextDecoder(nn.Module):
                 x = x + deepstack[index]
         return x
 
+    @torch.no_grad()
+    def kv_statistics(self) -> tuple[tuple[float, float], ...]:
+        """Estimate the root mean square of each layer's keys and values; see `models.base.Model`.
+
+        An RMS norm gives ``gamma * z`` with `z` of mean square 1. If its entries are independent with mean 0, row `i`
+        of ``W x + b`` has the mean square ``sum_j (W_ij gamma_j)**2 + b_i**2``; behind a norm of keys it is that of
+        the norm's weight.
+        """
+        statistics = []
+        for block in (block for block in self.blocks if isinstance(block, DecoderBlock)):
+            qkv, rows = block.attn.qkv, block.attn.kv_heads * block.attn.head_dim
+            square = qkv.weight[-2 * rows :].float().square() @ block.norm1.weight.float().square()  # keys, then values
+            if qkv.bias is not None:
+                square = square + qkv.bias[-2 * rows :].float().square()
+            means = square.view(2, rows).mean(dim=1)
+            if block.attn.k_norm is not None:
+                means[0] = block.attn.k_norm.weight.float().square().mean()
+            statistics.append(means.sqrt())
+        return tuple((key, value) for key, value in torch.stack(statistics).tolist())
+
     def logits(self, hidden: Tensor) -> Tensor:
         return functional.linear(self.norm(hidden), self.words if self.head is None else self.head)
 

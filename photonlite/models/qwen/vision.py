@@ -78,14 +78,19 @@ class Merger(nn.Module):
 class VisionTower(nn.Module):
     """Patch embedding, transformer and mergers of either generation."""
 
-    def __init__(self, config: VisionConfig, version: Version) -> None:
+    def __init__(self, config: VisionConfig, version: Version, images: ImageSettings) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.images = config, images
         self.patch_embed = nn.Linear(config.patch_dim, config.dim, bias=version.newer)
         self.positions = nn.Parameter(torch.empty(config.table**2, config.dim)) if config.table else None
         self.blocks = nn.ModuleList(VisionBlock(config, version) for _ in range(config.layers))
         self.merger = Merger(config, version)
         self.deepstack = nn.ModuleList(Merger(config, version, norm_joined=True) for _ in config.deepstack)
+
+    def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """Map patches as images are cut into, uint8; see `models.base.PatchEncoder`."""
+        normalized = normalize_patches(patches, self.images, self.config.frames)
+        return self(normalized.to(self.patch_embed.weight.dtype), grids)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Map normalised patches ``[P, patch_dim]`` of images to embeddings ``[1 + D, P / 4, dim]``, deepstack last."""

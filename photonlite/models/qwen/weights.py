@@ -20,6 +20,7 @@ import torch
 
 from photonlite.errors import CheckpointError
 from photonlite.models.qwen.config import QwenConfig, TextConfig
+from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
@@ -71,7 +72,12 @@ class Place:
 
 
 def load_model(
-    files: Iterable[Path], config: QwenConfig, *, device: torch.device | str, dtype: torch.dtype
+    files: Iterable[Path],
+    config: QwenConfig,
+    images: ImageSettings,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
 ) -> QwenModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
@@ -79,7 +85,7 @@ def load_model(
     """
     sources = _by_place(read_headers(files), tied=config.text.tied)
     with torch.device("meta"):
-        model = QwenModel(config)
+        model = QwenModel(config, images)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     rows = {place: rows for name, shape in shapes.items() for place, rows in _places(name, shape[0], config.text)}
     _check(sources, shapes, rows)

@@ -18,7 +18,7 @@ from typing import Any
 from photonlite.errors import CapacityError
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.choices import ChoiceGrammar, ChoiceTrie
-from photonlite.grammar.prompts import Prompts
+from photonlite.grammar.prompts import Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results.text import TokenReader
 from photonlite.skills.query import CheckedQuestion, with_reasoning
@@ -44,9 +44,10 @@ class ChoiceQuestion(DeferredRequest):
         self._scoring: Scoring | None = None
         self._prompt = question.prompt
 
-    def bind(self, automaton: Automaton | None) -> Request:
+    def bind(self, automaton: Automaton | None, sizes: Sequence[Size] = ()) -> Request:
         """Spell the choices and make the request; raises a PromptError or a CapacityError."""
-        question, few = self._question, len(self._choices) <= MAX_SCORED_CHOICES
+        question = self._question = self._question.sized(self._prompts, sizes)
+        few = len(self._choices) <= MAX_SCORED_CHOICES
         tree = self._tree = ChoiceTrie(self._spellings(), self._prompts.vocabulary.end, scored=few)
         if tree.longest > question.room - 2 * question.reasoning:
             raise CapacityError(

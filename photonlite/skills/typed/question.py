@@ -21,17 +21,20 @@ from photonlite.errors import GrammarError, SchemaError, SettingsError, Unsuppor
 from photonlite.grammar.automata.alphabet import COORDINATE, SIZE
 from photonlite.grammar.decoding.automaton import Automaton
 from photonlite.grammar.decoding.grammars import BudgetedGrammar, ReasoningGrammar
+from photonlite.grammar.decoding.numbers import NumberAutomaton
 from photonlite.grammar.decoding.typed import TypedGrammar, UniqueNamesGrammar
-from photonlite.grammar.prompts import Prompts
+from photonlite.grammar.prompts import Prompts, Size
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.request import Completion, Request, Token
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
 from photonlite.settings import plain
-from photonlite.skills.base import box, clamp, read_text, score
+from photonlite.skills import encode
+from photonlite.skills.base import ANY_SIZE, box, clamp, read_text, score
 from photonlite.skills.encode import FixedGrammar
 from photonlite.skills.query import CheckedQuestion, with_reasoning
 from photonlite.skills.typed.forms import Form, TextForm, complaint
+from photonlite.skills.typed.numbers import NumberReader
 
 MAX_RETRIES = 5
 """Largest `retries` of a question: a rule that six answers break should stand in the schema."""
@@ -50,9 +53,13 @@ class DeferredRequest(ABC):
         self._prompts = prompts
         self._question = question
 
+    def encoding(self) -> Request:
+        """Make the request that reads the image into the prefix cache."""
+        return encode.build(self._prompts)
+
     @abstractmethod
-    def bind(self, automaton: Automaton | None) -> Request:
-        """Make the request from what `spec` was compiled to; it may take milliseconds."""
+    def bind(self, automaton: Automaton | None, sizes: Sequence[Size] = ()) -> Request:
+        """Make the request about images of these sizes from what `spec` was compiled to; it may take milliseconds."""
 
     def finish(self, completion: Completion) -> Answer:
         """Read the answer; raises a SchemaError where it keeps to a type's schema, but not to its validators."""
@@ -104,21 +111,28 @@ class TypedQuestion(DeferredRequest):
         self._form = form
         self._retries = retries
         self._automaton: Automaton | None = None
+        self._states: Automaton | NumberAutomaton | None = None  # with numbers of the images' sizes
         self._accepted: tuple[str, Any] | None = None  # a text and its value: no answer is validated twice
 
-    def bind(self, automaton: Automaton | None) -> Request:
+    def bind(self, automaton: Automaton | None, sizes: Sequence[Size] = ()) -> Request:
         """Make the request; a GrammarError is raised where no answer fits the context and `max_tokens`."""
         if automaton is None:
             raise AssertionError("a typed question needs its automaton")
         self._automaton = automaton
         _require_heads(self._prompts.skills, automaton)
+        self._question = self._question.sized(self._prompts, sizes)
+        self._states = automaton
+        if (inline := self._prompts.inline) is not None and automaton.tables.ids.digits:
+            # Places of several images are in the first.
+            width, height = inline.bounds("point", (*sizes, ANY_SIZE)[0])
+            self._states = NumberAutomaton(automaton, (width, height))
         question, limit = self._question, self._question.settings.max_tokens
         make = UniqueNamesGrammar if automaton.tables.free_names else TypedGrammar
         if question.reasoning:
             budget = min(limit, max(automaton.shortest, (question.room - 1) // 2))
-            return self._after_reasoning(make(automaton, budget), budget)
+            return self._after_reasoning(make(self._states, budget), budget)
         budget = min(question.room, limit)
-        grammar = make(automaton, budget)
+        grammar = make(self._states, budget)
         if grammar.finished:  # the answer must be empty: nothing is asked
             return replace(question, prompt=()).request(grammar, 0)
         return question.request(grammar, budget)
@@ -140,15 +154,18 @@ class TypedQuestion(DeferredRequest):
             if not isinstance(error.__cause__, ValidationError):
                 return ()
             note = f"The answer {text:.300} is wrong: {complaint(error.__cause__)}. Give another answer."
-        question = self._question.with_note(self._prompts, note)
+        question = self._question.with_note(note)
         if question is None:
             return ()
         try:
-            return [(tries + 1, TypedQuestion(self._prompts, question, self._form).bind(self._automaton))]
+            again = TypedQuestion(self._prompts, question, self._form)
+            return [(tries + 1, again.bind(self._automaton, question.sizes))]
         except GrammarError:  # no answer is short enough for what the note has left of the context
             return ()
 
     def _reader(self) -> tuple[TokenReader, dict[str, Any]]:
+        if isinstance(self._states, NumberAutomaton):
+            return NumberReader(self._prompts, self._states), {"reasoning": None}
         reasoning, reader = with_reasoning(self._prompts, TypedReader(self._prompts), self._question.reasoning)
         return reader, {"reasoning": reasoning}
 

@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 from photonlite.errors import UnsupportedSkillError
-from photonlite.grammar.decoding.items import ItemsGrammar
-from photonlite.models.qwen.boxes import ItemSpelling, Kind, bounds, box_of, point_of, question
+from photonlite.grammar.decoding.items import Item, ItemsGrammar
+from photonlite.grammar.prompts import PlaceKind
+from photonlite.models.qwen.boxes import ItemSpelling, bounds, question
 from photonlite.models.qwen.config import VERSIONS
 from photonlite.models.qwen.images import ImageSettings, smart_size
 from photonlite.models.tokenizer import Tokenizer
 from photonlite.request import Token
+from photonlite.skills.base import listed_box
 from tests.models.qwen.tiny import SPECIAL, tokenizer
 
 END = SPECIAL["<|im_end|>"]
@@ -27,7 +29,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 @pytest.mark.parametrize("label", ["mug", 'a "blue" one\\', "2 mugs, 33", "Tasse für Öl 数"])
 @pytest.mark.parametrize(("kind", "key", "count"), [("detect", "bbox_2d", 4), ("point", "point_2d", 2)])
 def test_every_list_is_written_as_the_model_was_trained_to_and_with_its_own_tokens(
-    tokens: Tokenizer, kind: Kind, key: str, count: int, label: str
+    tokens: Tokenizer, kind: PlaceKind, key: str, count: int, label: str
 ) -> None:
     form = ItemSpelling(tokens, END).format(kind, label)
     limits = bounds(kind, NEWER, (640, 480))
@@ -61,8 +63,8 @@ def test_a_known_box_comes_back_to_within_one_step(version: object, size: tuple[
     limits = bounds("detect", version, (wide, tall))  # type: ignore[arg-type]
     known = (0.1, 0.25, 0.77, 0.9)
 
-    written = [round(share * limit) for share, limit in zip(known, limits, strict=True)]
-    found = box_of(written, limits)
+    written = tuple(round(share * limit) for share, limit in zip(known, limits, strict=True))
+    found = listed_box(Item(written, 1.0), limits)
 
     assert found is not None
     assert list(found) == ["x_min", "y_min", "x_max", "y_max"]
@@ -72,23 +74,19 @@ def test_a_known_box_comes_back_to_within_one_step(version: object, size: tuple[
 
 
 def test_swapped_corners_are_put_in_order() -> None:
-    assert box_of((900, 50, 100, 250), (1000, 500, 1000, 500)) == {
+    assert listed_box(Item((900, 50, 100, 250), 1.0), (1000, 500, 1000, 500)) == {
         "x_min": 0.1, "y_min": 0.1, "x_max": 0.9, "y_max": 0.5
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("numbers", [(5, 1, 5, 9), (1, 5, 9, 5), (0, 0, 0, 0)])
 def test_a_box_without_an_area_is_none(numbers: tuple[int, ...]) -> None:
-    assert box_of(numbers, (10, 10, 10, 10)) is None
-
-
-def test_a_point_is_a_share_of_each_side() -> None:
-    assert point_of((320, 120), (640, 480)) == {"x": 0.5, "y": 0.25}
+    assert listed_box(Item(numbers, 1.0), (10, 10, 10, 10)) is None
 
 
 @pytest.mark.parametrize("kind", ["detect", "point"])
 @pytest.mark.parametrize("version", VERSIONS.values(), ids=list(VERSIONS))
-def test_the_subject_is_asked_for_as_it_is(kind: Kind, version: object) -> None:
+def test_the_subject_is_asked_for_as_it_is(kind: PlaceKind, version: object) -> None:
     text = question(kind, "red mug", version)  # type: ignore[arg-type]
 
     assert "red mug" in text

@@ -6,6 +6,7 @@ import torch
 from photonlite.errors import ConfigError
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.model import QwenModel
+from tests.models.qwen.tiny import settings
 
 IDS = {
     "image_token_id": 151655,
@@ -110,7 +111,7 @@ def test_public_sizes_are_built_without_memory(name: str) -> None:
     raw, kv_bytes, parameters = PUBLIC[name]
     config = QwenConfig.from_dict(raw)
     with torch.device("meta"):
-        model = QwenModel(config)
+        model = QwenModel(config, settings("3" if config.version.newer else "2.5", config))
 
     assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(parameters, rel=0.01)
     assert 2 * 2 * config.text.layers * config.text.kv_heads * config.text.head_dim == kv_bytes

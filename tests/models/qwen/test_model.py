@@ -12,12 +12,12 @@ from torch import Tensor
 
 from photonlite.models.layers import attend
 from photonlite.models.qwen.config import QwenConfig
-from photonlite.models.qwen.images import ImageSettings, cut_patches
+from photonlite.models.qwen.images import cut_patches
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.qwen.positions import prompt_positions
 from photonlite.models.qwen.vision import normalize_patches
 from photonlite.models.qwen.weights import load_model
-from tests.models.qwen.tiny import CASES, IDS, PREPROCESSOR, generation, reference_model, save
+from tests.models.qwen.tiny import CASES, IDS, reference_model, save, settings
 
 STEPS = 20
 SIZES = [(70, 50), (33, 130), (200, 190), (28, 28)]  # width and height
@@ -49,7 +49,8 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     reference = reference_model(case)
     folder = save(reference, tmp_path_factory.mktemp(case), case)
     config = QwenConfig.from_dict(json.loads((folder / "config.json").read_text()))
-    return case, reference, load_model([folder / "model.safetensors"], config, device="cpu", dtype=torch.float32)
+    files, images = [folder / "model.safetensors"], settings(case, config)
+    return case, reference, load_model(files, config, images, device="cpu", dtype=torch.float32)
 
 
 def noise(size: tuple[int, int]) -> Image.Image:
@@ -61,8 +62,8 @@ class Prompt:
     """A prompt as both models read it."""
 
     def __init__(self, parts: list[Part], case: str, config: QwenConfig) -> None:
-        settings = ImageSettings.from_dict(PREPROCESSOR[generation(case)], config.vision)
-        self.images = [cut_patches(noise(part), settings) for part in parts if not isinstance(part, int)]
+        how = settings(case, config)
+        self.images = [cut_patches(noise(part), how) for part in parts if not isinstance(part, int)]
         images = iter(self.images)
         draw = np.random.default_rng(1)
         ids: list[int] = []
@@ -81,7 +82,7 @@ class Prompt:
         self.patches = self.grids = None
         if self.images:
             pixels = [torch.from_numpy(image.patches) for image in self.images]
-            self.patches = normalize_patches(torch.cat(pixels), settings, config.vision.frames)
+            self.patches = normalize_patches(torch.cat(pixels), how, config.vision.frames)
             self.grids = [image.grid for image in self.images]
 
 

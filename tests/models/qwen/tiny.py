@@ -14,6 +14,9 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
+from photonlite.models.qwen.config import QwenConfig
+from photonlite.models.qwen.images import ImageSettings
+
 VOCAB = 320
 IDS = {"image_token_id": 310, "video_token_id": 311, "vision_start_token_id": 308, "vision_end_token_id": 309}
 
@@ -157,7 +160,12 @@ def reference_model(case: str, seed: int = 0) -> Any:
 
 
 def save(model: Any, folder: Path, case: str) -> Path:
-    """Write config.json, weights and preprocessor_config.json as transformers does."""
+    """Write config.json, weights and preprocessor_config.json as transformers does, and a tokenizer."""
     model.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR[generation(case)]))
+    tokenizer().save(str(folder / "tokenizer.json"))
     return folder
+
+
+def settings(case: str, config: QwenConfig) -> ImageSettings:
+    return ImageSettings.from_dict(PREPROCESSOR[generation(case)], config.vision)

@@ -90,7 +90,7 @@ def request_of(row):
         assert not refs
         return detect.build(prompts, row.text, settings=SETTINGS)
     if row.skill == "query":
-        options = {"with_image": True, "reasoning": row.thinking, "refs": refs}
+        options = {"images": 1, "reasoning": row.thinking, "refs": refs}
         return query.build(prompts, query.read_question(prompts, row.text, settings=SETTINGS, **options))
     build = {"point": point.build, "segment": segment.build}[row.skill]
     return build(prompts, row.text, refs=refs, settings=SETTINGS)

@@ -19,7 +19,7 @@ END, ANSWER, SPACED = 0, 3, 1000
 
 def question(*choices: str, prompts: FakePrompts | None = None, **changes: Any) -> ChoiceQuestion:
     prompts = prompts or FakePrompts(max_context=1000)
-    arguments = {"with_image": True, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
+    arguments = {"images": 1, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
     return ChoiceQuestion(prompts, read_question(prompts, "is it?", **arguments), ChoicesForm(choices))
 
 

@@ -51,7 +51,7 @@ def question(
     **changes: Any,
 ) -> TypedQuestion:
     prompts = prompts or SpellingPrompts(max_context=1000)
-    arguments = {"with_image": True, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
+    arguments = {"images": 1, "reasoning": False, "refs": None, "settings": SamplingSettings()} | changes
     form = form_of(schema if regex is None else None, None, regex)
     assert isinstance(form, TextForm)
     return TypedQuestion(prompts, read_question(prompts, "where?", **arguments), form, retries)

@@ -1,0 +1,74 @@
+"""From the files of a Qwen-VL checkpoint to a model: `models.families.Family`."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from photonlite.errors import CheckpointError, ConfigError
+from photonlite.models.qwen.config import QwenConfig
+from photonlite.models.qwen.images import ImageSettings
+from photonlite.models.qwen.model import QwenModel
+from photonlite.models.qwen.prompts import SKILLS, QwenPrompts
+from photonlite.models.qwen.template import find_template
+from photonlite.models.qwen.weights import load_model
+from photonlite.models.shards import TOKENIZER_NAME, read_json
+from photonlite.models.tokenizer import Tokenizer
+
+DEFAULT_CONTEXT = 32_768
+"""Positions of a request at most, unless asked for more: keys and values of all that Qwen3-VL can take, 262,144, fill
+most of a card by themselves."""
+
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+
+
+@dataclass(frozen=True)
+class QwenFiles:
+    """What the small files of a checkpoint say."""
+
+    model: QwenConfig
+    images: ImageSettings
+    template: str | None  # of chats; None for the public one
+
+
+def read_config(folder: Path, raw: Mapping[str, Any]) -> QwenFiles:
+    model = QwenConfig.from_dict(raw)
+    path = next((folder / name for name in _PROCESSORS if (folder / name).is_file()), None)
+    if path is None:
+        raise ConfigError(
+            f"{folder} has no {_PROCESSORS[0]}, which says how images are resized: put the one of this checkpoint there"
+        )
+    images = ImageSettings.from_dict(read_json(path, ConfigError), model.vision)
+    return QwenFiles(model, images, find_template(folder))
+
+
+def find_tokenizer(folder: Path, config: QwenFiles) -> Path:
+    path = folder / TOKENIZER_NAME
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
+    return path
+
+
+def skills_of(config: QwenFiles) -> tuple[str, ...]:
+    return SKILLS
+
+
+def load(
+    config: QwenFiles,
+    tokenizer: Path,
+    weights: Sequence[Path],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_context: int | None = None,
+) -> tuple[QwenModel, QwenPrompts]:
+    text = config.model.text
+    length = min(text.max_context, max_context or DEFAULT_CONTEXT)
+    model = dataclasses.replace(config.model, text=dataclasses.replace(text, max_context=length))
+    words = Tokenizer(tokenizer, vocab_size=text.vocab_size)
+    # Prompts first: what they refuse is known before gigabytes are read.
+    prompts = QwenPrompts(model, config.images, words, config.template)
+    return load_model(weights, model, config.images, device=device, dtype=dtype), prompts
