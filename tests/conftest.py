@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Several test processes share the cores. The library sets its own threads; this is for tests that use PyTorch directly.
 # OpenMP reads it when PyTorch is imported, which is later.
@@ -18,6 +19,10 @@ LIMIT_S = 1800
 """Seconds after which a program counts as hanging, also on a busy machine."""
 
 Ended = subprocess.CompletedProcess[str]
+
+
+settings.register_profile("busy", deadline=None)  # no test may fail because the machine is busy
+settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:

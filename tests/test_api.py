@@ -215,7 +215,7 @@ def test_a_model_for_single_questions_reads_a_conversation_as_one(tiny: VisionMo
     assert asyncio.run(tiny.achat(messages)) == asked
     assert tiny.chat(messages, choices=["mine", "yours"])["answer"] in ("mine", "yours")
     with pytest.raises(ImageError, match="2 images, but this model reads one at a time"):
-        tiny.chat([{"role": "user", "content": [image, {"type": "image", "image": Image.new("RGB", (9, 9))}, "Which?"]}])
+        tiny.chat([*messages[:2], {"role": "user", "content": ["And?", image | {"image": Image.new("RGB", (9, 9))}]}])
     with pytest.raises(PromptError, match="the last message is the assistant's"):
         tiny.chat(messages[:2])
 

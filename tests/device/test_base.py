@@ -247,7 +247,7 @@ ACTIONS = st.tuples(
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(actions=st.lists(ACTIONS, max_size=60), seed=st.one_of(st.none(), st.integers(0, 2**32)))
 def test_random_programs_run_in_a_legal_order(actions: list[tuple[str, str, int]], seed: int | None) -> None:
     program = Program(CpuDevice() if seed is None else SimulatedDevice(random.Random(seed)))

@@ -1,7 +1,7 @@
 import re
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.grammar.reference import LETTERS, PATTERNS, RESERVED, Matcher, text
@@ -9,7 +9,6 @@ from tests.grammar.reference import LETTERS, PATTERNS, RESERVED, Matcher, text
 TEXTS = st.text(LETTERS + "x\n" + RESERVED, max_size=6)
 
 
-@settings(deadline=None)
 @given(PATTERNS, TEXTS)
 def test_the_reference_matches_what_python_matches(pattern: Any, given: str) -> None:
     wanted = re.fullmatch(text(pattern), given) is not None and not set(given) & set(RESERVED)
@@ -17,7 +16,6 @@ def test_the_reference_matches_what_python_matches(pattern: Any, given: str) -> 
     assert Matcher(pattern).accepts(given.encode()) == wanted
 
 
-@settings(deadline=None)
 @given(PATTERNS, TEXTS)
 def test_what_is_accepted_is_permitted_at_every_byte(pattern: Any, given: str) -> None:
     matcher, letters = Matcher(pattern), given.encode()

@@ -34,7 +34,7 @@ def packed(width: int, height: int) -> UncutImage:
 
 
 @given(width=SIDES, height=SIDES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_pixels_come_in_one_piece_as_pillow_gives_them(width: int, height: int) -> None:
     image = make_image(width, height)
 
@@ -48,7 +48,7 @@ def test_images_of_more_than_one_of_pillows_blocks_too() -> None:
 
 
 @given(width=SIDES, height=SIDES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pixels_and_filters_lie_where_the_image_says(width: int, height: int) -> None:
     found, cut = packed(width, height), cut_crops(make_image(width, height), SPEC)
 
@@ -68,7 +68,7 @@ def test_pixels_and_filters_lie_where_the_image_says(width: int, height: int) ->
 
 
 @given(width=SIDES, height=SIDES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_parts_are_aligned_and_do_not_overlap(width: int, height: int) -> None:
     found = packed(width, height)
 
@@ -90,7 +90,7 @@ def test_most_images_are_packed(size: tuple[int, int]) -> None:
 
 
 @given(in_size=st.integers(1, 20_000), out_size=st.integers(1, 2000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_filters_are_no_larger_than_they_are_taken_for(in_size: int, out_size: int) -> None:
     assert packing._filter(in_size, out_size).nbytes <= packing._filter_bytes(in_size, out_size)
 
@@ -129,7 +129,7 @@ def resized(line: npt.NDArray[np.uint8], table: LanczosTable) -> npt.NDArray[np.
 
 
 @given(in_size=SIZES, out_size=SIZES, seed=st.integers(0, 2**32), contrast=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_tables_give_the_very_pixels_of_pillow(in_size: int, out_size: int, seed: int, contrast: bool) -> None:
     random = np.random.default_rng(seed)
     line = random.integers(0, 2, in_size, np.uint8) * 255 if contrast else random.integers(0, 256, in_size, np.uint8)
@@ -149,7 +149,6 @@ def test_extreme_strips_are_pillows_too(in_size: int, out_size: int) -> None:
 
 
 @given(in_size=SIZES, out_size=SIZES)
-@settings(deadline=None)
 def test_windows_lie_in_the_image_in_order_and_no_sum_leaves_32_bits(in_size: int, out_size: int) -> None:
     table = lanczos_table(in_size, out_size)
 
@@ -163,7 +162,6 @@ def test_windows_lie_in_the_image_in_order_and_no_sum_leaves_32_bits(in_size: in
     assert 255 * np.abs(table.coefficients.astype(np.int64)).sum(axis=1).max() + HALF < 2**31
 
 
-@settings(deadline=None)
 @given(st.integers(1, 500))
 def test_equal_lengths_change_nothing(size: int) -> None:
     line = np.random.default_rng(size).integers(0, 256, size, np.uint8)

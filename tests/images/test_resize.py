@@ -47,7 +47,7 @@ def hard_image(width: int, height: int) -> Image.Image:
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SIDES, SIDES, st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=3), st.integers(0, 6))
 @example(40, 30, [(40, 30)], 3)  # neither axis changes
 @example(40, 30, [(40, 77), (77, 30)], 3)  # one does

@@ -69,7 +69,7 @@ def dense(
     page=st.sampled_from([1, 4, 8]),
     rotated=st.sampled_from([2, 4]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_new_position_is_rotated_written_and_sees_all_before_it(
     positions: list[int], heads: tuple[int, int], dim: int, page: int, rotated: int
 ) -> None:

@@ -111,7 +111,7 @@ def test_what_is_added_is_rounded_once_and_then_normalised() -> None:
     ranks=st.integers(1, 4),
     rows=st.sampled_from([1, 4, 16, 128]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_there_are_never_more_tiles_than_programs(counts: list[int], ranks: int, rows: int) -> None:
     # A row goes to an expert once at most, and to `ranks` of them.
     tokens = max(*counts, -(-sum(counts) // ranks), 1)

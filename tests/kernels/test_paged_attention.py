@@ -33,7 +33,7 @@ def dense(row: int, q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor,
     dim=st.sampled_from([4, 6]),
     page=st.sampled_from([1, 4, 8]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_row_sees_its_own_positions_and_nothing_else(
     lengths: list[int], heads: tuple[int, int], dim: int, page: int
 ) -> None:

@@ -42,7 +42,7 @@ resumed = st.builds(Span, st.integers(1, 12), st.integers(1, 9))
     page=st.sampled_from([1, 4, 32]),
     tile=st.sampled_from([1, 4, 64]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_query_sees_what_is_before_it_and_its_block(
     spans: list[Span], heads: tuple[int, int], page: int, tile: int
 ) -> None:

@@ -18,7 +18,7 @@ SIDES = st.one_of(st.integers(1, 60), st.sampled_from([16, 24, 32, 200, 700]))
 
 
 @given(width=SIDES, height=SIDES, seed=st.integers(0, 100), order=st.tuples(st.booleans(), st.booleans()))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_crops_are_pillows_to_the_last_bit(width: int, height: int, seed: int, order: tuple[bool, bool]) -> None:
     image = noise(width, height, seed)
     arguments = case(image, SMALL, order)

@@ -24,7 +24,7 @@ def table(rotary_dim: int) -> Tensor:
     inside=st.sampled_from([0, 5]),
     count=st.integers(1, 7),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_part_goes_where_it_belongs(heads: tuple[int, int], dim: int, page: int, inside: int, count: int) -> None:
     torch.manual_seed(0)
     width = sum(heads) * dim + heads[1] * dim

@@ -78,7 +78,7 @@ def test_both_products_of_a_block_are_what_they_say() -> None:
 
 
 @given(width=st.sampled_from([1, 4, 8, 64]), columns=st.integers(1, 70))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_statistics_of_tiles_merge_into_those_of_rows(width: int, columns: int) -> None:
     x = torch.randn(3, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(columns)) + 100
 
@@ -92,7 +92,7 @@ def test_statistics_of_tiles_merge_into_those_of_rows(width: int, columns: int) 
 
 
 @given(dim=st.integers(1, 300), inside=st.integers(1, 5000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_plain_product_keeps_the_statistics_that_the_kernel_would(dim: int, inside: int) -> None:
     width = stats_width(dim, inside)
     stats = torch.empty(2, -(-dim // width), 1)

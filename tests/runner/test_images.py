@@ -75,7 +75,7 @@ def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, C
 
 
 @given(cuts=st.lists(st.booleans(), min_size=1, max_size=4), rooms=st.lists(st.integers(1, ROOM), min_size=1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts: list[bool], rooms: list[int]) -> None:
     waiting = [asked(number, SIZES[number], cut) for number, cut in enumerate(cuts)]
     images, slots = ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True), [buffers(), buffers()]

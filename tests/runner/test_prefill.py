@@ -134,7 +134,7 @@ def prefilled(rows: Rows, spans: list[tuple[int, int, int]], attended: list[int]
     return attention(1, rows.q[None, index, positions], rows.k[None, index, positions], rows.v[None, index, positions])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 14), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 99))
 def test_a_resumed_prefill_sees_what_is_cached_and_itself(spans: list[tuple[int, int]], seed: int) -> None:
     rows = Rows([start for start, _ in spans], seed)

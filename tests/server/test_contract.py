@@ -55,7 +55,7 @@ def ask(case: schemathesis.Case) -> None:
 
 
 def cases(count: int, **more: Any) -> Callable[[Any], Any]:
-    return settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), **more)
+    return settings(max_examples=count, database=None, suppress_health_check=list(HealthCheck), **more)
 
 
 @pytest.mark.long

@@ -64,8 +64,8 @@ def test_no_two_that_stay_conflict_and_each_that_goes_had_a_better_one(found: li
     assert [found[index] for index in stays] == kept
     for index in range(len(found)):
         rivals = [other for other in stays if other != index and conflict(index, other)]
-        assert bool(rivals) == (index not in stays)
-        assert all(found[other]["score"] >= found[index]["score"] for other in rivals)
+        better = [other for other in rivals if found[other]["score"] >= found[index]["score"]]
+        assert bool(rivals) == bool(better) == (index not in stays)  # worse ones may stay beside one that goes
 
 
 def test_iou_is_that_of_the_pixels_and_empty_boxes_have_none() -> None:

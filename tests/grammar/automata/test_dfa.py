@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -113,7 +113,6 @@ def behaviour(targets: np.ndarray, gains: np.ndarray, state: int, depth: int) ->
     )
 
 
-@settings(deadline=None)
 @given(TARGETS, GAINS, st.integers(0, 5))
 def test_k_rounds_of_refinement_separate_states_that_differ_within_k_steps(
     targets: np.ndarray, gains: np.ndarray, rounds: int
@@ -127,7 +126,6 @@ def test_k_rounds_of_refinement_separate_states_that_differ_within_k_steps(
         assert (classes[one] == classes[other]) == (seen[one] == seen[other])
 
 
-@settings(deadline=None)
 @given(arrays.arrays(np.int32, (4, 256), elements=st.integers(-1, 1)))
 def test_columns_are_those_of_the_table(delta: np.ndarray) -> None:
     columns, column = columns_of(delta)

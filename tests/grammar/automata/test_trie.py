@@ -1,7 +1,7 @@
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.grammar.automata.trie import Tier, TokenTrie
@@ -23,7 +23,6 @@ def spelled(tier: Tier) -> dict[int, bytes]:
     return found
 
 
-@settings(deadline=None)
 @given(PIECES)
 def test_every_token_that_is_text_is_in_one_tier(pieces: list[bytes]) -> None:
     trie = TokenTrie(pieces)
@@ -45,7 +44,6 @@ def test_singles_are_the_smallest_ids_that_are_not_left_out() -> None:
     assert [trie.singles()[byte] for byte in (4, 0, ord("b"))] == [-1, -1, 0]
 
 
-@settings(deadline=None)
 @given(PIECES)
 def test_pieces_are_kept_as_they_are(pieces: list[bytes]) -> None:
     packed = pickle.loads(pickle.dumps(TokenBytes(pieces)))

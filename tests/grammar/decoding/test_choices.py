@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
@@ -118,7 +118,6 @@ def test_a_spelling_may_be_longer_than_the_stack_is_deep() -> None:
     assert (trie.shortest, trie.longest) == (5000, 5000)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=5).map(tuple), min_size=1, max_size=9, unique=True),
     st.data(),

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.grammar.automata.tables import words
@@ -243,7 +243,6 @@ def test_words_hold_the_vocabulary() -> None:
     assert [words(size) for size in (1, 32, 33, 51200)] == [1, 1, 2, 1600]
 
 
-@settings(deadline=None)
 @given(st.lists(ALLOWED, min_size=1, max_size=4))
 def test_bits_say_what_is_permitted_and_nothing_past_the_vocabulary(several: list[Allowed]) -> None:
     masks = MaskCache(70)

@@ -105,7 +105,7 @@ def test_an_answer_that_ends_with_its_last_token_is_cut_only_if_it_might_have_go
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@settings(max_examples=100, derandomize=True, database=None)
 @given(PATTERNS, st.integers(0, 12), st.integers(0, 2**32))
 def test_an_answer_that_stopped_does_not_change_with_a_larger_budget(pattern: Any, over: int, seed: int) -> None:
     automaton = EVERYTHING.automaton(compile_dfa(text(pattern), native=False))

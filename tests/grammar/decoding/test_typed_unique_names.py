@@ -59,7 +59,7 @@ def written(grammar: TypedGrammar, draw: random.Random, favourites: bytes) -> tu
     return text, steps
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(st.sampled_from(list(MAPS)), st.booleans(), st.integers(0, 60), st.integers(0, 2**32))
 def test_no_name_comes_twice_and_every_answer_ends_in_time(name: str, plain: bool, over: int, seed: int) -> None:
     automaton, draw = compiled(name, plain=plain), random.Random(seed)
@@ -81,7 +81,7 @@ def test_without_it_names_do_come_twice() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(st.sampled_from(["map", "nested", "mixed"]), st.integers(0, 2**32))
 def test_only_the_tokens_that_repeat_a_name_are_left_out(name: str, seed: int) -> None:
     automaton, draw = compiled(name), random.Random(seed)

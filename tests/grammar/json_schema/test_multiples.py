@@ -14,7 +14,7 @@ from photonlite.grammar.json_schema.numbers import Edge
 from photonlite.grammar.json_schema.scalars import number_of
 from tests.grammar.vocabularies import accepts
 
-CASES = settings(deadline=None, derandomize=True, database=None)
+CASES = settings(derandomize=True, database=None)
 STEPS = st.sampled_from([2, 3, 4, 5, 7, 10, 12, 20, 25, 60, 100, 125, 250, 1000, 1024])
 FRACTIONS = st.sampled_from(["0.5", "0.25", "0.125", "2.5", "1.5", "12.5", "0.75", "1", "2", "10"])
 DECIMALS = st.sampled_from(["0.1", "0.01", "0.001", "0.05", "0.2", "0.3", "1.1", "0.0005", "1e-7"])

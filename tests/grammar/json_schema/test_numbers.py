@@ -19,7 +19,7 @@ def compiled(part: Fragment | None) -> Dfa | None:
     return None if part is None else compile_dfa(part.text, native=True)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(st.none() | BOUNDS, st.none() | BOUNDS)
 def test_integers_of_a_range(low: int | None, high: int | None) -> None:
     dfa = compiled(integers(low, high))
@@ -33,7 +33,7 @@ def test_integers_of_a_range(low: int | None, high: int | None) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(st.none() | DECIMALS, st.none() | DECIMALS, st.booleans(), st.booleans(), st.lists(st.tuples(DECIMALS, STEPS)))
 def test_numbers_of_a_range(
     low: Decimal | None, high: Decimal | None, above: bool, below: bool, drawn: list[tuple[Decimal, Decimal]]

@@ -25,7 +25,7 @@ BOX: dict[str, Any] = {
     "properties": {"x_min": {"type": "number"}},
     "required": ["x_min"],
 }
-CASES = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+CASES = settings(derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
 def compiled(schema: Any) -> Dfa:

@@ -82,7 +82,7 @@ def test_shorthands_take_what_every_dialect_takes(pattern: str) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(PATTERNS, st.text(LETTERS + 'x"\\', max_size=5), st.integers(0, 4), st.none() | st.integers(0, 4))
 def test_a_pattern_in_a_string_of_json_is_searched_for(pattern: Any, given: str, low: int, more: int | None) -> None:
     high = None if more is None else low + more
@@ -98,7 +98,6 @@ def test_a_pattern_in_a_string_of_json_is_searched_for(pattern: Any, given: str,
     assert (dfa is not None and accepts(dfa, spelled.encode())) == wanted
 
 
-@settings(deadline=None)
 @given(PATTERNS, st.text(LETTERS, max_size=6))
 def test_lengths_bound_what_matches(pattern: Any, given: str) -> None:
     known = lengths(whole(parse_regex(text(pattern))))

@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.nano.questions.text import colours, language, relations
@@ -143,7 +143,6 @@ def test_round_trip(text):
     assert ANSWERS.decode(ANSWERS.encode(text).ids, skip_special_tokens=False) == text
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_round_trip_of_any_text(text):
     ids = ANSWERS.encode(text).ids
@@ -165,7 +164,6 @@ def test_capitals_and_white_space_of_a_prompt_mean_nothing():
     assert ANSWERS.encode("Yes").ids != ANSWERS.encode("yes").ids
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_a_prompt_means_the_same_once_normalised(text):
     normalised = TOKENIZER.normalizer.normalize_str(text)

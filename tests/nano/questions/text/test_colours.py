@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.nano.questions.text import colours
@@ -33,7 +33,6 @@ def test_the_colour_is_told_where_there_is_one(scene, noun, answer):
     assert colours.colour_answer([(kind, 0.5, 0.5) for kind in scene], noun) == answer
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, len(load_objects()) - 1), max_size=6), st.sampled_from(sorted(colours.COLOUR_NOUNS)))
 def test_a_colour_is_that_of_every_thing_so_called(kinds, noun):
     answer = colours.colour_answer([(kind, 0.5, 0.5) for kind in kinds], noun)

@@ -4,7 +4,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.nano.questions.text import language
@@ -51,7 +51,6 @@ def test_caption_length_is_checked():
         language.caption([], "tiny")
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(load_objects()) - 1), FRACTION, FRACTION), min_size=1, max_size=10))
 def test_counts_of_a_caption_add_up(scene):
     listing = language.caption(scene, "short").removesuffix(".")

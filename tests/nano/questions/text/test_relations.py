@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench.nano.questions.text import relations
@@ -85,7 +85,6 @@ def on_a_border(scene, direction):
     return near or any(abs(a - b / 0.85) < 1e-9 for a in costs for b in costs)
 
 
-@settings(deadline=None)
 @given(SCENE, st.sampled_from(DIRECTIONS))
 def test_relations_are_as_defined(scene, direction):
     assume(not on_a_border(scene, direction))
@@ -93,7 +92,6 @@ def test_relations_are_as_defined(scene, direction):
 
 
 @pytest.mark.long
-@settings(deadline=None)
 @given(SCENE, st.sampled_from(DIRECTIONS), st.randoms())
 def test_the_order_of_the_scene_does_not_matter(scene, direction, rng):
     shuffled = list(scene)
@@ -102,7 +100,6 @@ def test_the_order_of_the_scene_does_not_matter(scene, direction, rng):
     assert answer == relations.relation_answer(scene, 0, direction)
 
 
-@settings(deadline=None)
 @given(SCENE, st.sampled_from([("left", "right"), ("above", "below")]))
 def test_directions_are_opposite(scene, opposite):
     there = relations.place_answer(scene, 0, 1, opposite[0])
@@ -111,7 +108,6 @@ def test_directions_are_opposite(scene, opposite):
     assert {there, back} in ({None}, {"Yes", "No"})
 
 
-@settings(deadline=None)
 @given(SCENE, st.sampled_from([("left", 1, -1), ("right", 1, 1), ("higher", 2, -1), ("lower", 2, 1)]))
 def test_comparisons_name_the_extreme(scene, comparison):
     word, axis, sign = comparison
