@@ -132,7 +132,7 @@ class Simulation:
 
     def make_hostile(self, index: int, hostility: Hostility) -> None:
         """Make one request of the workload raise, by its place in the order of arrival, and no other one."""
-        asks = [dataclasses.replace(ask, hostility=None, fails=False) for ask in self.asks]
+        asks = [dataclasses.replace(ask, hostility=None, fails=False, deadline=None) for ask in self.asks]
         asks[-1 - index] = dataclasses.replace(asks[-1 - index], hostility=hostility)
         self.asks = asks
 

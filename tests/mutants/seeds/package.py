@@ -27,8 +27,8 @@ MUTANTS = [
     Mutant(
         "nothing is encoded while a grammar is compiled",
         "api/session.py",
-        "and self._config.prefix_caching:",
-        "and False:",
+        "if self._config.prefix_caching and task.reads_one_image:",
+        "if False:",
         "tests/api/test_session_steps.py",
     ),
     Mutant(
