@@ -81,6 +81,7 @@ class VisionModel:
         device: Where the model runs.
         dtype: The type of its weights.
         image_limits: How large an image may be.
+        reads_several: Whether questions and conversations may be about several images.
         sight: Pixels along a side of an image that the model reads without shrinking it; tile="auto" goes by that.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
         thumbnails: Whether results keep a JPEG of their image, of at most 512 pixels a side and 64 KiB, and draw
@@ -106,6 +107,7 @@ class VisionModel:
         self.image_limits = limits or ImageLimits()
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts
+        self.reads_several = loaded.prompts.inline is not None
         self.sight = loaded.model.crop_spec.sight
         config = engine or EngineConfig()
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}

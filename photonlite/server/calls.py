@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -14,7 +14,8 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.skills.tiles import check_tile, cut_tiles
 
-Skill = Literal["caption", "query", "detect", "point", "segment"]
+Skill = Literal["caption", "query", "detect", "point", "segment", "chat"]
+# Those with a route and a method of their own; a conversation takes what can answer questions.
 SKILLS: Final[tuple[Skill, ...]] = ("caption", "query", "detect", "point", "segment")
 
 
@@ -31,6 +32,7 @@ class Call:
     caller: str | None = None  # the tenant, or the client's address where there are no keys
     realtime: bool = False
     strict: bool = False
+    images: tuple[bytes | DecodedImage, ...] = field(default=(), repr=False)  # of a chat, whose messages have places
 
 
 class ServedModel(Protocol):
@@ -48,6 +50,8 @@ class ServedModel(Protocol):
     def last_tick_s(self) -> float: ...
     @property
     def sight(self) -> int: ...
+    @property
+    def reads_several(self) -> bool: ...
     @property
     def image_limits(self) -> ImageLimits: ...
     def metrics(self) -> dict[str, Any]: ...
@@ -73,18 +77,30 @@ async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
     options: dict[str, Any] = {name: getattr(call, name) for name in OPTIONS}
     if call.stream:
         options["stream"] = True
-    result: Mapping[str, Any] = await getattr(model, f"a{call.skill}")(call.image, **call.arguments, **options)
+    asked: Mapping[str, Any] = {"image": call.image, **call.arguments}
+    if call.skill == "chat":
+        asked = {**call.arguments, "messages": [_with_images(one, call.images) for one in call.arguments["messages"]]}
+    result: Mapping[str, Any] = await getattr(model, f"a{call.skill}")(**asked, **options)
     return result
+
+
+def _with_images(message: Mapping[str, Any], images: Sequence[object]) -> dict[str, Any]:
+    """Put images in the place of their numbers."""
+    parts = message["content"]
+    return {**message, "content": [one | {"image": images[one["image"]]} if "image" in one else one for one in parts]}
 
 
 def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
     """Check a call, 422 if the server's limits or the model's skills refuse it, and fill in what it leaves out."""
-    if call.skill not in skills:
+    if ("query" if call.skill == "chat" else call.skill) not in skills:
         raise HttpError(422, f"this model cannot {call.skill}: it can {', '.join(skills)}", code="unsupported_skill")
-    if call.image is None and call.skill != "query":
+    if call.image is None and call.skill not in ("query", "chat"):
         raise HttpError(422, f"{call.skill} needs an image: send image_url", code="missing_image")
-    for name in ("object", "question"):
-        given = call.arguments.get(name)
+    texts = {name: call.arguments.get(name) for name in ("object", "question")}
+    if call.skill == "chat":
+        parts = [part for message in call.arguments["messages"] for part in message["content"]]
+        texts["conversation"] = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    for name, given in texts.items():
         for text in given if isinstance(given, list) else [given]:
             _check_text(name, text, config.max_prompt_characters)
     settings = _bounded_settings(call.arguments.get("settings"), config)

@@ -1,6 +1,7 @@
 """The path of requests from routes to the model: admission, body, images, limits, answer."""
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import time
@@ -13,7 +14,7 @@ from starlette.websockets import WebSocket
 from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError
 from photonlite.images.decode import image_size
 from photonlite.images.fetch import fetch
-from photonlite.images.source import is_url
+from photonlite.images.source import DecodedImage, is_url
 from photonlite.server.bodies.reading import media_type, read_body
 from photonlite.server.calls import Call, ServedModel, ask_model, bounded, count_parts
 from photonlite.server.config import ServerConfig
@@ -123,9 +124,10 @@ class Ingress:
             message = f"there is no model {name!r:.100}: this server has {self.model.name!r}, leave 'model' out"
             raise HttpError(404, message, code="model_not_found")
 
-    def check_images(self, count: int) -> None:
-        if count > self.config.max_images:
-            message = f"the request holds {count} images, over the limit of {self.config.max_images}"
+    def check_images(self, count: int, *, several: bool = False) -> None:
+        limit = self.config.max_images if several and self.model.reads_several else 1
+        if count > limit:
+            message = f"the request holds {count} images, over the limit of {limit}"
             raise HttpError(422, message, code="too_many_images", limit="max_images")
 
     async def answer(self, call: Call, permit: Permit, request: Request | WebSocket | None) -> Mapping[str, Any]:
@@ -180,9 +182,18 @@ class Ingress:
 
     async def _ask(self, call: Call, permit: Permit, until: float, turn: Turn) -> Mapping[str, Any]:
         goes_first = await turn.granted
-        with Hold(permit) as hold:
-            if isinstance(call.image, bytes):  # decoded in its caller's turn, so that it delays no other caller
-                call = dataclasses.replace(call, image=await self.images.open(call.image, hold))
+        with contextlib.ExitStack() as stack:
+            holds: list[Hold] = []
+
+            async def opened(image: bytes | DecodedImage) -> bytes | DecodedImage:
+                """Decode an image in its caller's turn, so that it delays no other caller."""
+                if isinstance(image, DecodedImage):
+                    return image
+                holds.append(stack.enter_context(Hold(permit)))
+                return await self.images.open(image, holds[-1])
+
+            image = None if call.image is None else await opened(call.image)
+            call = dataclasses.replace(call, image=image, images=tuple([await opened(one) for one in call.images]))
             parts = await self._count_parts(call)
             self.check_rate(permit.caller, parts - 1)
             left = until - self.clock()
@@ -191,7 +202,8 @@ class Ingress:
             with permit.places(parts - 1):
                 result = await ask_model(self.model, dataclasses.replace(call, deadline_s=left, realtime=goes_first))
             if call.stream:
-                hold.keep()
+                for hold in holds:
+                    hold.keep()
         return result
 
     async def _count_parts(self, call: Call) -> int:

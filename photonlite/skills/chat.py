@@ -53,8 +53,6 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
         raise PromptError(f"there are {len(messages)} messages: give 1 to {MAX_TURNS}")
     images: list[Any] = []
     turns = tuple(_turn(message, f"message {place}", images) for place, message in enumerate(messages, 1))
-    if any(turn.role == "system" for turn in turns[1:]):
-        raise PromptError("a system message stands behind others: put it first, or join it to the first one")
     if turns[-1].role != "user":
         raise PromptError(f"the last message is the {turns[-1].role}'s: it must be the user's, with the question")
     if not any(part and part.strip() for part in turns[-1].parts):

@@ -10,6 +10,7 @@ from photonlite.api.tasks import OPTIONS
 from photonlite.config import DEFAULT_IMAGE_LIMITS
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.server.calls import SKILLS, Call, Skill
+from photonlite.skills.chat import flat_text, read_messages
 
 BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
 OUTLINE = {"path": "M0 0L1 0L1 1Z", "bbox": BOX, "polygon": [[0.25, 0.25], [0.75, 0.25], [0.75, 0.75]]}
@@ -37,6 +38,7 @@ class FakeModel:
         self.skills: tuple[str, ...] = SKILLS
         self.max_batch = 8
         self.sight = 400
+        self.reads_several = False
         self.image_limits = DEFAULT_IMAGE_LIMITS
         self.alive = True
         self.last_tick_s = 0.0
@@ -74,6 +76,12 @@ class FakeModel:
         if name[:1] == "a" and name[1:] in SKILLS:
             return partial(self._ask, name[1:])
         raise AttributeError(name)
+
+    async def achat(self, messages: Any, *, stream: bool = False, **given: Any) -> Mapping[str, Any]:
+        """Take a conversation as one question about its first image."""
+        conversation = read_messages(messages)
+        image = next(iter(conversation.images), None)
+        return await self._ask("query", image, stream=stream, question=flat_text(conversation.turns), **given)
 
     async def _ask(self, skill: Skill, image: Any, *, stream: bool = False, **given: Any) -> Mapping[str, Any]:
         options = {name: given.pop(name) for name in OPTIONS}

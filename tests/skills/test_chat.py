@@ -57,7 +57,6 @@ def test_texts_and_images_keep_their_places() -> None:
             [QUESTION, {"role": "assistant", "content": [image("x")]}, QUESTION],
             "message 2 is the assistant's and holds",
         ),
-        ([QUESTION, {"role": "system", "content": "x"}, QUESTION], "a system message stands behind others"),
         ([QUESTION, {"role": "assistant", "content": "x"}], "the last message is the assistant's"),
         ([{"role": "user", "content": [image("x"), "  "]}], "the last message holds no text"),
     ],

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/chat/completions`: parameters of OpenAI and vLLM; a conversation becomes one question."""
+"""Bodies of `/v1/chat/completions`: parameters of OpenAI and vLLM."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -37,7 +37,6 @@ _MOST_TURNS: Final = 1024  # messages of a conversation, parts of a message; che
 _SETTINGS: Final = {name: name for name in ("temperature", "top_p", "top_k", "seed", "max_tokens")} | {
     "max_completion_tokens": "max_tokens"
 }
-_SPEAKERS: Final = {"user": "User", "assistant": "Assistant"}
 
 
 class Only:
@@ -193,7 +192,7 @@ Stops = Annotated[Texts, BeforeValidator(_as_stops, json_schema_input_type=str |
 
 
 class ChatCompletionRequest(Body):
-    """A conversation about at most one image. Unknown parameters are refused."""
+    """A conversation, about several images where the model reads several. Unknown parameters are refused."""
 
     messages: list[ChatMessage] = Field(min_length=1, max_length=_MOST_TURNS, fail_fast=True)
     model: Text | None = Field(None, description="The model's name; the one that is served unless given.")
@@ -244,13 +243,13 @@ class ChatCompletionRequest(Body):
         return self
 
     @property
-    def question(self) -> str:
-        """Instructions, earlier turns such as `User: ...`, and the last text, with empty lines between them."""
-        *earlier, last = self.messages
-        instructions = "\n".join(turn.text for turn in self.messages if turn.role not in _SPEAKERS)
-        spoken = [turn for turn in earlier if turn.role in _SPEAKERS and turn.text]
-        turns = "\n".join(f"{_SPEAKERS[turn.role]}: {turn.text}" for turn in spoken)
-        return "\n\n".join(block for block in (instructions, turns, last.text) if block)
+    def conversation(self) -> list[Json]:
+        """The messages for `VisionModel.chat`, with the place in `images` of each image."""
+        places = {image: place for place, image in enumerate(self.images)}
+        return [
+            {"role": message.role, "content": [_for_model(part, places) for part in message.content]}
+            for message in self.messages
+        ]
 
     @property
     def images(self) -> list[str]:
@@ -263,12 +262,18 @@ class ChatCompletionRequest(Body):
 
     @property
     def arguments(self) -> Json:
-        """Arguments of `VisionModel.query`."""
+        """Arguments of `VisionModel.chat`."""
         settings = {_SETTINGS[name]: value for name, value in self.given.items() if name in _SETTINGS}
         formats = [form.arguments for form in (self.response_format, self.structured_outputs) if form is not None]
         if all(formats) and len(formats) > 1:
             raise unusable("'response_format' and 'structured_outputs' both constrain the answer: give one of them")
-        return {"question": self.question, "settings": settings} | next(filter(None, formats), {})
+        return {"messages": self.conversation, "settings": settings} | next(filter(None, formats), {})
+
+
+def _for_model(part: ChatPart, places: Mapping[str, int]) -> Json:
+    if part.image_url is not None and part.type == "image_url":
+        return {"type": "image", "image": places[part.image_url.url]}
+    return {"type": "text", "text": part.text}
 
 
 class Usage(BaseModel):

@@ -49,10 +49,11 @@ class Kind(NamedTuple):
 def kind_of(call: Call) -> Kind:
     arguments = call.arguments
     settings: Any = arguments.get("settings") or {}
-    limit = settings.get("max_tokens" if call.skill in ("caption", "query") else "max_objects", 0)
+    limit = settings.get("max_tokens" if call.skill in ("caption", "query", "chat") else "max_objects", 0)
     form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
     length, parts = int(limit).bit_length(), 1 << (count_parts(arguments) - 1).bit_length()
-    return Kind(call.skill, call.image is not None, form, bool(arguments.get("reasoning")), length, parts)
+    has_image = call.image is not None or bool(call.images)
+    return Kind(call.skill, has_image, form, bool(arguments.get("reasoning")), length, parts)
 
 
 class RunningMean:

@@ -167,7 +167,7 @@ def _chat() -> Json:
         {"type": "text", "text": "How many bananas are there?"},
         {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,..."}},
     ]
-    summary = "Answer a conversation about at most one image"
+    summary = "Answer a conversation, about several images where the model reads several"
     answer = _json(chat.ChatCompletion) | _events(chat.ChatCompletionChunk, end="[DONE]")
     body = _json(chat.ChatCompletionRequest, {"messages": [{"role": "user", "content": parts}]})
     return {

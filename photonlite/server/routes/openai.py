@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` and `/v1/models`: what OpenAI's own clients call, answered by `query`."""
+"""`/v1/chat/completions` and `/v1/models`: what OpenAI's own clients call, answered by `chat`."""
 
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -88,10 +88,9 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 async def _answer(
     ingress: Ingress, request: Request, permit: Permit, asked: chat.ChatCompletionRequest, arguments: Json
 ) -> Response:
-    images = asked.images
-    ingress.check_images(len(images))
-    image = await ingress.load_image(images[0], permit) if images else None
-    call = Call("query", image, arguments, stream=asked.stream)
+    ingress.check_images(len(asked.images), several=True)
+    images = [await ingress.load_image(image, permit) for image in asked.images]
+    call = Call("chat", None, arguments, stream=asked.stream, images=tuple(images))
     head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.model.name}
     if asked.stream:
         stream = await ingress.stream(call, permit, request)

@@ -7,6 +7,7 @@ import pytest
 from photonlite.server.bodies.base import validate
 from photonlite.server.bodies.chat import ChatCompletionRequest
 from photonlite.server.errors import HttpError
+from photonlite.skills.chat import flat_text, read_messages
 
 MESSAGES = [{"role": "user", "content": "How many?"}]
 
@@ -47,7 +48,7 @@ def read(**parameters: Any) -> ChatCompletionRequest:
 def form(**parameters: Any) -> dict[str, Any]:
     """What the answer has to be."""
     arguments = read(**parameters).arguments
-    return {name: value for name, value in arguments.items() if name not in ("question", "settings")}
+    return {name: value for name, value in arguments.items() if name not in ("messages", "settings")}
 
 
 def refusal(**parameters: Any) -> HttpError:
@@ -60,7 +61,8 @@ def refusal(**parameters: Any) -> HttpError:
 def test_messages_alone_are_enough() -> None:
     chat = read()
 
-    assert chat.arguments == {"question": "How many?", "settings": {}}
+    assert question(chat) == "How many?"
+    assert chat.arguments["settings"] == {}
     assert (chat.model, chat.stop, chat.stream, chat.include_usage) == (None, [], False, False)
 
 
@@ -131,6 +133,11 @@ def image(url: str = URI) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
 
 
+def question(asked: ChatCompletionRequest) -> str:
+    """Return the conversation as a model for single questions reads it."""
+    return flat_text(read_messages(asked.conversation).turns)
+
+
 def says(role: str, words: Any) -> dict[str, Any]:
     return {"role": role, "content": words}
 
@@ -138,14 +145,14 @@ def says(role: str, words: Any) -> dict[str, Any]:
 def test_a_single_question_is_asked_unchanged() -> None:
     conversation = read(messages=[says("user", " How many?\n")])
 
-    assert conversation.question == "How many?"
+    assert question(conversation) == "How many?"
     assert conversation.images == []
 
 
 def test_parts_are_joined_and_the_image_is_found() -> None:
     conversation = read(messages=[user(text("Look."), image(), text("How many?"))])
 
-    assert conversation.question == "Look.\nHow many?"
+    assert question(conversation) == "Look.\nHow many?"
     assert conversation.images == [URI]
 
 
@@ -160,14 +167,14 @@ def test_instructions_come_first_then_earlier_turns_then_the_question() -> None:
         ]
     )
 
-    assert conversation.question == "Be brief.\nIn English.\n\nUser: How many mugs?\nAssistant: Two.\n\nAnd spoons?"
+    assert question(conversation) == "Be brief.\nIn English.\n\nUser: How many mugs?\nAssistant: Two.\n\nAnd spoons?"
     assert conversation.images == [URI]
 
 
 def test_turns_without_text_are_left_out() -> None:
     turns = [user(image()), says("assistant", None), says("user", "And now?")]
 
-    assert read(messages=turns).question == "And now?"
+    assert question(read(messages=turns)) == "And now?"
 
 
 def test_an_image_that_is_sent_again_counts_once_and_others_count() -> None:
@@ -210,7 +217,9 @@ def test_invalid_conversations_are_refused(messages: Any, words: str) -> None:
 def test_an_answer_of_openais_client_can_be_sent_back() -> None:
     answer = {"role": "assistant", "content": "Two.", "refusal": None, "annotations": [], "tool_calls": []}
 
-    assert read(messages=[says("user", "a"), answer, says("user", "b")]).question == "User: a\nAssistant: Two.\n\nb"
+    conversation = read(messages=[says("user", "a"), answer, says("user", "b")])
+
+    assert question(conversation) == "User: a\nAssistant: Two.\n\nb"
 
 
 @pytest.mark.parametrize(
