@@ -1,4 +1,4 @@
-"""Images and a few words in, structured answers out: an inference engine for the Moondream family.
+"""Images and a few words in, structured answers out: an inference engine for vision-language models.
 
 ```
 import photonlite
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         to_coco,
         to_supervision,
     )
+    from photonlite.verification import verify
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "load",
     "to_coco",
     "to_supervision",
+    "verify",
 ]
 
 # torch takes seconds to import: what needs it is imported when its name is first used, so that `import photonlite`,
@@ -62,6 +64,7 @@ _HOMES = {
     "RealtimeLoop": "photonlite.realtime",
     "VisionModel": "photonlite.api",
     "load": "photonlite.api",
+    "verify": "photonlite.verification",
 }
 
 

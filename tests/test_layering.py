@@ -18,7 +18,7 @@ LAYERS = (
     {"models", "scheduler", "skills"},
     {"runner"},
     {"tuning", "engine"},
-    {"api", "realtime", "video", "ros", FACE},
+    {"api", "realtime", "video", "ros", "verification", FACE},
     {"server", "cli"},
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}

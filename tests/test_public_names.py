@@ -31,6 +31,7 @@ def test_public_names_are_pinned() -> None:
         "load",
         "to_coco",
         "to_supervision",
+        "verify",
     ]
 
 

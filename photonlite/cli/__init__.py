@@ -1,7 +1,7 @@
 """The command line: `photonlite detect desk.png banana`.
 
-Exit codes: 0 success, 2 bad input (one line on stderr), 130 interrupted, 141 stdout's pipe was closed; `serve` also 143
-after a second SIGTERM.
+Exit codes: 0 success, 1 a comparison of `verify` failed, 2 bad input (one line on stderr), 130 interrupted, 141
+stdout's pipe was closed; `serve` also 143 after a second SIGTERM.
 """
 
 import os
@@ -15,6 +15,7 @@ from photonlite.cli.parser import parse
 from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
 from photonlite.cli.serve import run_server
+from photonlite.cli.verify import run_verify
 from photonlite.cli.video import is_video, run_video
 from photonlite.errors import PhotonliteError
 
@@ -52,4 +53,5 @@ def _run(arguments: list[str]) -> int:
     if is_video(options):
         return run_video(options)
     commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}
+    commands["verify"] = run_verify
     return commands.get(options.command, run_skill)(options)

@@ -21,14 +21,14 @@ def run_models(options: argparse.Namespace) -> int:
         for checkpoint in checkpoints:
             print(to_json(checkpoint))
         return 0
-    _print_table(("MODEL", "WHERE", "SIZE", "SKILLS"), map(_row, checkpoints))
+    print_table(("MODEL", "WHERE", "SIZE", "SKILLS"), map(_row, checkpoints))
     print()
     families = ((one.title, ", ".join(one.model_types), " ".join(one.skills)) for one in FAMILIES.values())
-    _print_table(("FAMILY", "MODEL_TYPE IN CONFIG.JSON", "SKILLS"), families)
+    print_table(("FAMILY", "MODEL_TYPE IN CONFIG.JSON", "SKILLS"), families)
     return 0
 
 
-def _print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+def print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     table = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

@@ -19,6 +19,7 @@ SUMMARIES = {
     "realtime": "ask about a stream of frames, and watch",
     "serve": "answer over HTTP: a page to look at, Moondream's API, OpenAI's",
     "models": "list the checkpoints that are known and those on this machine",
+    "verify": "compare what a checkpoint computes here with other ways to compute the same",
 }
 
 # Name of the last argument of a skill; caption takes images only.
@@ -70,6 +71,10 @@ EXAMPLES = {
     "models": """\
   photonlite models
   photonlite models --json""",
+    "verify": """\
+  photonlite verify
+  photonlite verify --model Qwen/Qwen3-VL-2B-Instruct --device cuda
+  photonlite verify --model path/to/checkpoint --dtype float32 --json""",
 }
 
 

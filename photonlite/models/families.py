@@ -7,6 +7,7 @@ names a family.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,10 @@ from photonlite.grammar.prompts import Prompts
 
 if TYPE_CHECKING:  # the command line lists families without torch, which takes seconds to import
     import torch
+    from PIL import Image
 
     from photonlite.models.base import Model
+    from photonlite.request import Token
 
 
 class Family(Protocol):
@@ -47,6 +50,19 @@ class Family(Protocol):
 
         `max_context` shortens its context; None leaves the length to the family.
         """
+
+
+class Oracle(Protocol):
+    """Another implementation of a checkpoint beside this one; each method returns what both compute, ours first."""
+
+    @property
+    def name(self) -> str: ...
+    def preprocessing(self, image: Image.Image) -> tuple[torch.Tensor, torch.Tensor]: ...
+    def features(self, images: Sequence[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]: ...
+    def logits(
+        self, prompt: Sequence[Token], images: Sequence[Image.Image], steps: int
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Return logits ``[steps, vocab]`` of a greedy answer of the other implementation, and its ids."""
 
 
 @dataclass(frozen=True)
@@ -90,3 +106,12 @@ def family_of(raw: Mapping[str, Any]) -> Family:
         raise ConfigError(f"model_type {str(kind)!r:.60} is of no family that photonlite knows; it knows {known}")
     # Imported by name when it is needed: a family may bring slow imports, which others must not wait for.
     return cast(Family, importlib.import_module(f"photonlite.models.{names[0]}.checkpoint"))
+
+
+def oracle_of(family: Family, folder: Path, model: Model) -> Oracle | None:
+    """Load another implementation of a checkpoint, to compare a loaded model with; None where the family has none."""
+    name = f"{family.__name__.rpartition('.')[0]}.oracle"  # type: ignore[attr-defined]
+    if importlib.util.find_spec(name) is None:
+        return None
+    oracle: Oracle = importlib.import_module(name).load(folder, model)
+    return oracle

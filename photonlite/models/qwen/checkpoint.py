@@ -72,3 +72,4 @@ def load(
     # Prompts first: what they refuse is known before gigabytes are read.
     prompts = QwenPrompts(model, config.images, words, config.template)
     return load_model(weights, model, config.images, device=device, dtype=dtype), prompts
+
