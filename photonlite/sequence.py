@@ -224,6 +224,7 @@ class Sequence:
     top_k: int = field(init=False)  # 0: no limit
     grammar: Grammar = field(init=False)
     cache_salt: str = field(init=False)
+    kept: bool = field(init=False)  # later requests may share the pages of its answer
     prompt_length: int = field(init=False)  # positions of BOS, image and prompt
 
     def __post_init__(self) -> None:
@@ -237,6 +238,7 @@ class Sequence:
         self.temperature, self.top_p = float(settings.temperature), float(settings.top_p)
         self.top_k = int(settings.top_k or 0)
         self.grammar, self.cache_salt = request.grammar, request.cache_salt
+        self.kept = bool(request.kept)
         self.prompt_length = self.prefix_len + len(self.prompt)
 
     @property

@@ -127,7 +127,7 @@ class CacheManager:
         if building := sum(block.state == "building" for block in chain):
             raise AssertionError(f"sequence {sequence.number} is released with {building} blocks being built")
         self._chains.pop(sequence.number, None)
-        if sequence.request.kept and sequence.finalized and sequence.error is None and sequence.links:
+        if sequence.kept and sequence.finalized and sequence.error is None and sequence.links:
             self._keep_answer(sequence, sequence.links, chain)
         self.prefix.leave(chain)
         self.pages.release(sequence.pages)
