@@ -3,6 +3,8 @@
 Encoder and prefill are launches of the whole engine on images it has not seen, timed by events on its compute stream.
 Preprocessing is the engine's own path of an image, timed by itself.
 
+Of shapes of Qwen-VL (`--shape qwen3-vl-2b`) it times the vision tower: see bench/gpu/towers.py.
+
 Floors: the model's own products and its attention, each timed alone in the same run (see bench/gpu/floors.py); for
 preprocessing the image's bytes over the bandwidth of copies from page-locked memory.
 """
@@ -16,12 +18,14 @@ import torch
 from PIL import Image
 
 from bench.bubble.report import table
+from bench.gpu import towers
 from bench.gpu.clock import WARM_UP
 from bench.gpu.command import Bench, parse, show_log
 from bench.gpu.figures import Figure
 from bench.gpu.models import crop_spec, endless_model, make_images, prompts_of, question_of, serve, size_with_crops
 from bench.gpu.preprocessing import Preprocessing, upload_bandwidth
 from bench.gpu.samples import Sample
+from bench.shapes import SHAPES
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -171,8 +175,11 @@ def launch(bench: Bench, network: MoondreamModel, reference: Mapping[str, float]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    options = parse("bench.vision", __doc__, PARTS, arguments)
+    options = parse("bench.vision", __doc__, PARTS, arguments, list(SHAPES))
     bench = Bench("From pixels to a prefilled prompt", options)
+    if SHAPES[options.shape].family == "qwen":
+        bench.attempt("tower", partial(towers.measure_towers, bench))
+        return bench.finish(towers.NOTES)
     bench.attempt("ceilings", lambda: bench.floors)
     reference = bench.reference(("vision", "preprocessing", "encode_image")) if "reference" in options.only else {}
     if "encode_image" in reference:

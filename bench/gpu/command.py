@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import logging
 import shlex
 import sys
@@ -28,7 +29,13 @@ T = TypeVar("T")
 _SHAPES = [name for name, shape in SHAPES.items() if shape.family == "moondream"]
 
 
-def parse(name: str, description: str | None, parts: Sequence[str], arguments: Sequence[str] | None) -> "Options":
+def parse(
+    name: str,
+    description: str | None,
+    parts: Sequence[str],
+    arguments: Sequence[str] | None,
+    shapes: Sequence[str] = _SHAPES,
+) -> "Options":
     """Read the command line.
 
     Args:
@@ -36,12 +43,13 @@ def parse(name: str, description: str | None, parts: Sequence[str], arguments: S
         description: For the help.
         parts: What `--only` may name.
         arguments: The command line; the process's own unless given.
+        shapes: What `--shape` may name.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--shape", choices=_SHAPES, default="moondream2", help="of the model")
+    parser.add_argument("--shape", choices=shapes, default="moondream2", help="of the model")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="parts to run; all by default")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each figure, after a warm-up")
@@ -114,7 +122,6 @@ class Bench:
     Attributes:
         options: As given.
         clock: Of the device.
-        config: Of the model.
     """
 
     def __init__(
@@ -123,7 +130,6 @@ class Bench:
         self.options = options
         self.clock = Clock(options.where)
         shape = SHAPES[options.shape]
-        self.config = MoondreamConfig.from_dict(shape.tiny if options.tiny else shape.raw)
         self._page = Page(title, options.output)
         self._bound = bound
         self._begun = time.perf_counter()
@@ -133,6 +139,12 @@ class Bench:
         self._put("", self._preamble(model or f"{shape.title}'s shape, random weights"))
         if figures:
             self._put("Figures", "None yet.")
+
+    @functools.cached_property
+    def config(self) -> MoondreamConfig:
+        """The configuration of a Moondream shape."""
+        shape = SHAPES[self.options.shape]
+        return MoondreamConfig.from_dict(shape.tiny if self.options.tiny else shape.raw)
 
     @property
     def floors(self) -> Floors:
