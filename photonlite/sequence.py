@@ -262,7 +262,8 @@ class Sequence:
 
     def tokens_after_image(self, start: int) -> tuple[Token, ...]:
         """Return prompt and committed tokens from position `start` on, which lies behind BOS and a leading image."""
-        return (*self.prompt, *self.tokens)[start - self.prefix_len :]
+        offset = start - self.prefix_len
+        return (*self.prompt[offset:], *self.tokens[max(0, offset - len(self.prompt)) :])
 
     def accept(self, token: Token, now: float) -> bool:
         """Append a token that was committed now, and hand it out; returns whether it was the last one.

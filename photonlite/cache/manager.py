@@ -127,8 +127,8 @@ class CacheManager:
         if building := sum(block.state == "building" for block in chain):
             raise AssertionError(f"sequence {sequence.number} is released with {building} blocks being built")
         self._chains.pop(sequence.number, None)
-        if sequence.kept and sequence.finalized and sequence.error is None and sequence.links:
-            self._keep_answer(sequence, sequence.links, chain)
+        if self._caching and sequence.kept and sequence.finalized and sequence.error is None:
+            self._keep_answer(sequence, chain)
         self.prefix.leave(chain)
         self.pages.release(sequence.pages)
         sequence.pages = []
@@ -157,22 +157,27 @@ class CacheManager:
             yield PrefixLink(parent, first, end // size, end, end % size != 0)
             reached, first = end, end // size
 
-    def _keep_answer(self, sequence: Sequence, links: tuple[PrefixLink, ...], chain: list[PrefixBlock]) -> None:
+    def _keep_answer(self, sequence: Sequence, chain: list[PrefixBlock]) -> None:
         """Add the pages that an answer has filled to the sequence's chain, if that has its whole prompt."""
+        links = sequence.links or ()
         if len(chain) < len(links):
             return
-        size, parent, reached = self.pages.page_size, links[-1].key, links[-1].end
+        parent, reached = (links[-1].key, links[-1].end) if links else (text_root(sequence.cache_salt), 0)
+        size, first = self.pages.page_size, max(reached, sequence.prefix_len)
+        tokens = sequence.tokens_after_image(first)
         # The last token's own keys and values may not have been computed.
         for end in range((reached // size + 1) * size, sequence.num_tokens, size):
-            parent = page_key(parent, sequence.tokens_after_image(reached)[: end - reached])
+            parent = page_key(parent, tokens[max(0, reached - first) : end - first])
             block = self.prefix.lookup(parent)
             if block is None:
                 pages = tuple(sequence.pages[reached // size : end // size])
-                block = PrefixBlock(parent, chain[-1], pages, tail=None, end=end, state="ready")
+                block = PrefixBlock(parent, chain[-1] if chain else None, pages, tail=None, end=end, state="ready")
                 self.pages.retain(block.pages)
                 self.prefix.insert(block)
-            else:
+            elif block.state == "ready":
                 self.prefix.touch([block])
+            else:
+                return  # another prompt begins like this answer: nothing may hang on a block that may be withdrawn
             chain.append(block)
             reached = end
 

@@ -77,7 +77,8 @@ class EngineCore:
         """End a request, unless it has ended: the result goes out now, pages are released when no step carries it."""
         if sequence in self.open:
             now = self._clock()
-            error = None if error is None else request_error(sequence, error)
+            # Before pages are released: the cache keeps nothing of an answer that failed.
+            sequence.error = error = None if error is None else request_error(sequence, error)
             self.scheduler.finish(sequence, now)
             self._close(sequence, error, now)
 

@@ -56,8 +56,9 @@ class World:
             return
         is_handle = image is not None and self.random.random() < 0.2
         prompt, budget = ((), 0) if is_handle else (self.random.choice(PROMPTS), BUDGET)
-        if self.turns[image] and self.random.random() < 0.3:  # goes on behind an answer
-            prompt, budget, is_handle = self.random.choice(self.turns[image])[: len(LONGEST)], BUDGET, False
+        going = [(*one.prompt, *one.tokens) for one in self.running if (one.image and one.image.key) == image]
+        if (self.turns[image] or going) and self.random.random() < 0.3:  # goes on behind an answer, or part of one
+            prompt, budget, is_handle = self.random.choice(self.turns[image] + going)[: len(LONGEST)], BUDGET, False
         new = sequence(prompt, image, prefix=self.prefix, budget=budget, kept=self.random.random() < 0.5)
         if not is_handle and self.random.random() < 0.25:
             new.tokens = [Token(self.random.randrange(3)) for _ in range(self.random.randrange(1, BUDGET))]

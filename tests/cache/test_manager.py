@@ -223,6 +223,50 @@ def test_an_image_without_room_for_its_tail_is_served_but_not_cached():
     check(manager, [other, first])
 
 
+def answered(manager, prompt, answer, **options):
+    """A kept sequence that runs and has an answer."""
+    one = sequence(prompt, budget=len(answer) + 1, kept=True, **options)
+    admitted(manager, one)
+    manager.confirm(one)
+    one.tokens = [Token(number) for number in answer]
+    assert manager.grow(one, one.num_tokens)
+    return one
+
+
+def finish(manager, one, error=None):
+    one.finalized, one.error = True, error
+    manager.release(one)
+
+
+def test_an_answer_is_not_kept_behind_a_block_that_may_be_withdrawn():
+    manager = manager_of(40)
+    prompt, answer = range(8), range(100, 114)
+    first = answered(manager, prompt, answer)
+    second = sequence([*prompt, *answer[:4], 7, 7, 7, 7])  # its prompt has the first page of the answer
+    admitted(manager, second)
+    finish(manager, first)
+    check(manager, [second])
+
+    manager.withdraw(second)
+    finish(manager, second, RuntimeError("its step fails"))
+    check(manager, [])
+    assert admitted(manager, sequence([*prompt, *answer])).start == 8  # the answer was computed again, or not kept
+
+
+def test_an_answer_behind_a_prompt_of_less_than_a_page_is_kept():
+    manager = manager_of(40)
+    finish(manager, answered(manager, (1,), range(100, 114)))
+
+    assert admitted(manager, sequence([1, *range(100, 114), 2, 3])).start == 12
+
+
+def test_a_failed_answer_is_not_kept():
+    manager = manager_of(40)
+    finish(manager, answered(manager, range(8), range(100, 114)), RuntimeError("cancelled"))
+
+    assert admitted(manager, sequence([*range(8), *range(100, 114)])).start == 8
+
+
 def test_without_caching_nothing_is_kept():
     manager = manager_of(8, prefix_caching=False)
     assert served(manager, about("a")) == served(manager, about("a")) == Admission(0)
