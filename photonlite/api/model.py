@@ -51,8 +51,9 @@ class VisionModel:
     In all methods an image is a PIL image, an array (H x W x 3, uint8), a torch tensor, a path, bytes, a file object, a
     data URI, where :func:`photonlite.load` was told to `allow_urls` an https URL, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
-    upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "top_k" (all), "max_tokens"
-    (768), "max_objects" (50) and "seed". The second question about an image does not encode it again.
+    upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "top_k" (all),
+    "repetition_penalty" (1), "max_tokens" (768), "max_objects" (50) and "seed". The second question about an image does
+    not encode it again.
 
     All methods take these options as well:
 

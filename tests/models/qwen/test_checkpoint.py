@@ -76,7 +76,7 @@ def prompts_of(model: VisionModel) -> QwenPrompts:
     return prompts
 
 
-def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.Image]) -> str:
+def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.Image], **settings: Any) -> str:
     """Return what transformers answers to a prompt, greedily, in at most `STEPS` tokens."""
     prompts = prompts_of(model)
     waiting = [cut_patches(image, prompts._images) for image in images]
@@ -94,7 +94,7 @@ def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.I
         inputs["pixel_values"] = normalize_patches(torch.cat(patches), prompts._images, 2)
         inputs["image_grid_thw"] = torch.tensor(grids)
     with torch.no_grad():
-        found = oracle.generate(**inputs, max_new_tokens=STEPS, do_sample=False, eos_token_id=list(ENDS))
+        found = oracle.generate(**inputs, **settings, max_new_tokens=STEPS, do_sample=False, eos_token_id=list(ENDS))
     return prompts.decode(found[0, len(ids) :].tolist())
 
 
@@ -106,6 +106,21 @@ def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any, coun
     found = model.query(images, "What changed?", settings={"max_tokens": STEPS})
 
     assert found["answer"] == answer_of(oracle, model, prompt, images)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_repetition_penalty_is_that_of_transformers(model: VisionModel, oracle: Any, count: int) -> None:
+    # A larger one makes random weights choose the id of images, which is no word of a prompt here.
+    images, penalties = IMAGES[:count], (1.3, 0.8)
+    prompt = prompts_of(model).query("What changed?", reasoning=False, refs=(), images=count)
+    task = {"skill": "query", "image": images, "question": "What changed?"}
+
+    settings = [{"max_tokens": STEPS, "repetition_penalty": penalty} for penalty in (1.0, *penalties)]
+    plain, *found = model.batch([task | {"settings": one} for one in settings], errors="raise")
+
+    wanted = [answer_of(oracle, model, prompt, images, repetition_penalty=penalty) for penalty in penalties]
+    assert [one["answer"] for one in found] == wanted
+    assert count or len({plain["answer"], *wanted}) > 1
 
 
 def test_a_second_turn_computes_neither_the_first_one_nor_its_answer_again(
@@ -185,6 +200,8 @@ def tasks_of(count: int) -> list[dict[str, Any]]:
         task["settings"] = {"max_tokens": 24, "max_objects": 2}
         if number % 3 == 0:
             task["settings"] |= {"temperature": 1.0, "seed": number}
+        if number % 4 == 0:
+            task["settings"] |= {"repetition_penalty": 1.5}
     return tasks
 
 
