@@ -126,10 +126,10 @@ def ordered_box(left: float, top: float, right: float, bottom: float) -> dict[st
 class TextReader:
     def __init__(self, prompts: Prompts) -> None:
         self._detokenizer = prompts.detokenizer()
-        self._end = prompts.vocabulary.end
+        self._ends = (prompts.vocabulary.end, *prompts.vocabulary.other_ends)
 
     def feed(self, token: Token) -> str:
-        return "" if token.id == self._end else self._detokenizer.feed(token.id)
+        return "" if token.id in self._ends else self._detokenizer.feed(token.id)
 
     def flush(self) -> str:
         return self._detokenizer.flush()

@@ -1,5 +1,6 @@
 """Checkpoints loaded and asked as users do, against transformers and against a loop of one request."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from photonlite.errors import (
     SettingsError,
     UnsupportedSkillError,
 )
+from photonlite.grammar.decoding.grammars import TextGrammar
 from photonlite.models.qwen.images import cut_patches
 from photonlite.models.qwen.prompts import QwenPrompts
 from photonlite.models.qwen.vision import normalize_patches
@@ -276,6 +278,63 @@ def test_what_the_family_does_not_do_is_refused(model: VisionModel) -> None:
         model.point(IMAGES[0], "mug", spatial_refs=[(0.5, 0.5)])
     with pytest.raises(SettingsError, match="caption length 'huge'"):
         model.caption(IMAGES[0], "huge")
+
+
+def with_generation(folder: Path, copy: Path, **raw: Any) -> Path:
+    shutil.copytree(folder, copy)
+    (copy / "generation_config.json").write_text(json.dumps(raw))
+    return copy
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_every_id_that_the_files_name_ends_an_answer(folder: Path, tmp_path: Path) -> None:
+    copy = with_generation(folder, tmp_path / "copy", eos_token_id=[*ENDS, *range(300)])
+    with photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE) as loaded:
+        vocabulary = prompts_of(loaded).vocabulary
+        found = loaded.query(None, "Why?")
+
+    assert (vocabulary.end, *vocabulary.other_ends) == (*ENDS, *range(300))
+    for end in ENDS:
+        grammar = TextGrammar(vocabulary, 9)
+        grammar.accept(Token(end))
+        assert grammar.finish_reason == "stop"
+    assert (found["answer"], found.finish_reason, found.metrics.output_tokens) == ("", "stop", 1)
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_an_end_outside_the_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = with_generation(folder, tmp_path / "copy", eos_token_id=[ENDS[0], 320])
+    with pytest.raises(ConfigError, match="names 320 as an eos_token_id, but the vocabulary has 320 tokens"):
+        photonlite.load(copy, device="cpu")
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_answers_in_words_begin_with_the_checkpoints_settings_where_that_was_asked_for(
+    folder: Path, tmp_path: Path, model: VisionModel
+) -> None:
+    makers = {"temperature": 2.0, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.2}
+    copy = with_generation(folder, tmp_path / "copy", do_sample=True, **makers)
+    image, short, asked = IMAGES[0], {"max_tokens": 12, "seed": 3}, [{"role": "user", "content": "Why?"}]
+    with (
+        photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE) as greedy,
+        photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE, sampling="checkpoint") as loaded,
+    ):
+        assert greedy.sampling_defaults == loaded.sampling_defaults == makers
+        for ask in (
+            lambda one, more: one.caption(image, settings=short | more)["caption"],
+            lambda one, more: one.query(image, "Why?", settings=short | more)["answer"],
+            lambda one, more: one.chat(asked, settings=short | more)["answer"],
+        ):
+            plain, sampled = ask(model, {}), ask(model, makers)
+            assert ask(greedy, {}) == plain
+            assert ask(loaded, {}) == sampled != plain
+            assert ask(loaded, {"temperature": 0, "repetition_penalty": 1}) == plain
+        for typed in ({"choices": ["a", "b"]}, {"regex": "[a-f]{6}"}):
+            wanted = model.query(image, "Why?", settings=short, **typed)["answer"]
+            assert loaded.query(image, "Why?", settings=short, **typed)["answer"] == wanted
+        assert rounded(loaded.detect(image, "mug", short)) == rounded(model.detect(image, "mug", short))
+    with pytest.raises(SettingsError, match="sampling is 'makers': it must be 'greedy' or 'checkpoint'"):
+        photonlite.load(copy, sampling="makers")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("missing", ["preprocessor_config.json", "tokenizer.json"])
