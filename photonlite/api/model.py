@@ -278,6 +278,7 @@ class VisionModel:
 
         Args:
             image: None asks without one; a list asks about several, in this order, of a model that reads several.
+                Places in a typed answer are then in the first.
             question: At most 4,000 characters.
             stream: Whether to return an iterator of pieces of the answer as they come; dropping it cancels the rest.
             reasoning: Whether the model writes down its reasoning first.

@@ -80,17 +80,18 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool, s
     """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it."""
     if prompts.inline is not None:
         grids = map(prompts.inline.positions_of, sizes)
-        before, what = sum(rows * columns - 1 for rows, columns in grids), f"{len(sizes)} images"
+        before, what = sum(rows * columns - 1 for rows, columns in grids), f"{len(sizes)} image{'s' * (len(sizes) > 1)}"
     elif with_image:
         before, what = prompts.prefix_length, "BOS and the image"
     else:
         before, what = 1, "BOS"
     needed = before + len(prompt)
     if needed > prompts.max_context:
-        parts = f"{before} for {what} + {len(prompt)} for the prompt"
+        parts = f" ({before} for {what} + {len(prompt)} for the prompt)" if before else ""
+        advice = "give fewer or smaller images, or shorten the text" if sizes else "shorten the text"
         raise CapacityError(
-            f"the request needs {needed} positions ({parts}), but this model's context has {prompts.max_context}: "
-            f"shorten the text by {needed - prompts.max_context} tokens or more"
+            f"the request needs {needed} positions{parts}, but this model's context has {prompts.max_context}: "
+            f"{advice} by {needed - prompts.max_context} tokens or more"
         )
     return prompts.max_context - needed + 1
 

@@ -22,6 +22,7 @@ from photonlite.errors import (
     ConfigError,
     ImageShapeError,
     NumericalError,
+    PromptError,
     SettingsError,
     UnsupportedSkillError,
 )
@@ -110,7 +111,7 @@ def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any, coun
     assert found["answer"] == answer_of(oracle, model, prompt, images)
 
 
-@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("count", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_repetition_penalty_is_that_of_transformers(model: VisionModel, oracle: Any, count: int) -> None:
     # A larger one makes random weights choose the id of images, which is no word of a prompt here.
     images, penalties = IMAGES[:count], (1.1 if count else 1.3, 0.8)
@@ -265,8 +266,28 @@ def test_a_picture_that_cannot_be_resized_fails_its_own_call_alone(model: Vision
 
 
 def test_more_images_than_the_context_holds_are_refused_with_the_numbers(model: VisionModel) -> None:
-    with pytest.raises(CapacityError, match=r"for 12 images .* this model's context has 400"):
+    with pytest.raises(
+        CapacityError, match=r"for 12 images .* this model's context has 400: give fewer or smaller images"
+    ):
         model.query([IMAGES[2]] * 12, "What changed?")
+    with pytest.raises(
+        CapacityError, match=r"needs \d+ positions, but this model's context has 400: shorten the text by"
+    ):
+        model.query(IMAGES[2], "What? " * 200)
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_conversations_are_among_the_tasks_of_a_batch(model: VisionModel) -> None:
+    turns = [*MESSAGES[:2], {"role": "assistant", "content": None}, MESSAGES[3]]
+    settings: Any = {"max_tokens": 4}
+    wanted = [model.chat(MESSAGES, settings=settings), model.chat(turns, settings=settings)]
+
+    tasks = [{"skill": "chat", "messages": asked, "settings": settings} for asked in (MESSAGES, turns, MESSAGES[:3])]
+    *found, refused = model.batch(tasks)
+
+    assert [one["answer"] for one in found] == [one["answer"] for one in wanted]
+    assert isinstance(refused, PromptError)
+    assert "task 2: the last message is the assistant's" in str(refused)
 
 
 def test_what_the_family_does_not_do_is_refused(model: VisionModel) -> None:
@@ -288,7 +309,7 @@ def with_generation(folder: Path, copy: Path, **raw: Any) -> Path:
 
 @pytest.mark.parametrize("case", ["3"], indirect=True)
 def test_every_id_that_the_files_name_ends_an_answer(folder: Path, tmp_path: Path) -> None:
-    copy = with_generation(folder, tmp_path / "copy", eos_token_id=[*ENDS, *range(300)])
+    copy = with_generation(folder, tmp_path / "copy", eos_token_id=[*ENDS, 999, *range(300)])
     with photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE) as loaded:
         vocabulary = prompts_of(loaded).vocabulary
         found = loaded.query(None, "Why?")
@@ -299,13 +320,6 @@ def test_every_id_that_the_files_name_ends_an_answer(folder: Path, tmp_path: Pat
         grammar.accept(Token(end))
         assert grammar.finish_reason == "stop"
     assert (found["answer"], found.finish_reason, found.metrics.output_tokens) == ("", "stop", 1)
-
-
-@pytest.mark.parametrize("case", ["3"], indirect=True)
-def test_an_end_outside_the_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
-    copy = with_generation(folder, tmp_path / "copy", eos_token_id=[ENDS[0], 320])
-    with pytest.raises(ConfigError, match="names 320 as an eos_token_id, but the vocabulary has 320 tokens"):
-        photonlite.load(copy, device="cpu")
 
 
 @pytest.mark.parametrize("case", ["3"], indirect=True)

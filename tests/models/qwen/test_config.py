@@ -195,7 +195,7 @@ def test_generations_differ_where_they_should() -> None:
         (("text_config",), 7, "text_config in config.json is 7"),
         (("vision_config",), None, "vision_config in config.json is missing"),
         (("image_token_id",), None, "image_token_id is missing"),
-        (("image_token_id",), 151936, "image_id is 151936, but the vocabulary has 151936"),
+        (("image_token_id",), 151936, "image_token_id is 151936, but the vocabulary has 151936"),
         (("text_config", "hidden_size"), 0, "text_config.hidden_size is 0"),
         (("text_config", "num_hidden_layers"), "many", "text_config.num_hidden_layers is 'many'"),
         (("text_config", "vocab_size"), True, "text_config.vocab_size is True"),
