@@ -23,7 +23,7 @@ from photonlite.settings import check_settings, setting
 MAX_SCORED = 128
 """Most ids that one position gives probabilities for: two spellings of 64 choices."""
 
-SETTINGS = ("temperature", "top_p", "top_k", "max_tokens", "max_objects", "seed")
+SETTINGS = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "max_objects", "seed")
 """Names of the fields of `SamplingSettings`."""
 
 
@@ -33,6 +33,7 @@ class RequestSettings(TypedDict, total=False):
     temperature: float
     top_p: float
     top_k: int | None
+    repetition_penalty: float
     max_tokens: int
     max_objects: int
     seed: int | None
@@ -46,6 +47,9 @@ class SamplingSettings:
         temperature: Divides the logits before sampling; 0 is greedy. It holds for words, decisions and coordinates.
         top_p: Sampling considers the most probable choices up to this probability mass.
         top_k: Sampling considers so many of the most probable choices, before `top_p`; None for all.
+        repetition_penalty: Divides the positive logits of ids that stand in the prompt or in the answer so far, and
+            multiplies the negative ones, before anything else and when greedy too, as transformers does. It holds for
+            words that are free (`Allowed.free`). Probabilities that results report stay those of the model without it.
         max_tokens: Tokens of a text or an outline at most; reasoning and answer count separately, as in the public
             reference. Lists of boxes and points do not count them.
         max_objects: Boxes or points at most.
@@ -58,6 +62,7 @@ class SamplingSettings:
     temperature: float = setting(0.0, least=0)
     top_p: float = setting(1.0, least=0, most=1)
     top_k: int | None = setting(None, least=1)
+    repetition_penalty: float = setting(1.0, least=0.01, most=100)
     max_tokens: int = setting(768, least=1)
     max_objects: int = setting(50, least=1)
     seed: int | None = setting(None, least=0, most=2**63 - 1)
@@ -136,6 +141,15 @@ class Allowed:
     @property
     def forced(self) -> int | None:
         return self.ids[0] if self.ids is not None and len(self.ids) == 1 else None
+
+    @property
+    def free(self) -> bool:
+        """Whether words may stand here that no grammar has listed: a repetition penalty holds there alone.
+
+        To penalise what is listed (numbers of places and outlines, choices, the structure of JSON) would change what
+        an answer says, not how.
+        """
+        return self.ids is None and self.end is None and not self.scored
 
     def permits(self, token_id: int) -> bool:
         if self.mask is not None:

@@ -222,6 +222,7 @@ class Sequence:
     temperature: float = field(init=False)
     top_p: float = field(init=False)
     top_k: int = field(init=False)  # 0: no limit
+    repetition_penalty: float = field(init=False)  # 1: none
     grammar: Grammar = field(init=False)
     cache_salt: str = field(init=False)
     kept: bool = field(init=False)  # later requests may share the pages of its answer
@@ -236,7 +237,7 @@ class Sequence:
         self.realtime = bool(request.realtime)
         settings = request.settings
         self.temperature, self.top_p = float(settings.temperature), float(settings.top_p)
-        self.top_k = int(settings.top_k or 0)
+        self.top_k, self.repetition_penalty = int(settings.top_k or 0), float(settings.repetition_penalty)
         self.grammar, self.cache_salt = request.grammar, request.cache_salt
         self.kept = bool(request.kept)
         self.prompt_length = self.prefix_len + len(self.prompt)

@@ -309,6 +309,8 @@ class Scene:
             max_objects=dice.choice((1, 2, 15)),
             seed=dice.randrange(1000),
         )
+        if (settings.seed or 0) % 3 == 0:
+            settings = dataclasses.replace(settings, repetition_penalty=1.5 if (settings.seed or 0) % 2 else 0.5)
         imageless = kind in ("chance", "query") and dice.random() < 0.3
         cancel_at = dice.randrange(6) if dice.random() < 0.1 else None
         return Asked(kind, settings, None if imageless else dice.randrange(5), dice.getrandbits(30), cancel_at)

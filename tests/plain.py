@@ -58,7 +58,7 @@ class PlainEngine:
         if crops is not None:
             runner.prefill_image(cache, runner.encode(crops.pixels, crops.tiling))
         hidden = runner.extend(cache, request.prompt)
-        sampler = Sampler(request.settings)
+        sampler = Sampler(request.settings, seen=frozenset(token.id for token in request.prompt if not token.values))
         while True:
             token = runner.next_token(hidden, grammar.allowed, sampler)
             grammar.accept(token)
@@ -66,7 +66,7 @@ class PlainEngine:
             if grammar.finish_reason is not None:
                 return
             hidden = runner.extend(cache, (token,))
-            sampler = sampler.next()
+            sampler = sampler.next(token)
 
 
 class PlainGeneration(Iterator[Token]):
@@ -250,14 +250,24 @@ class Sampler:
     Attributes:
         settings: Temperature, top-p and seed; no seed is seed 0 here.
         index: Which token.
+        seen: Words of the prompt and of the answer so far, which a repetition penalty is for.
     """
 
     settings: SamplingSettings
     index: int = 0
+    seen: frozenset[int] = frozenset()
 
-    def next(self) -> "Sampler":
-        """Return the sampler of the next token."""
-        return dataclasses.replace(self, index=self.index + 1)
+    def next(self, token: Token) -> "Sampler":
+        """Return the sampler of the token after this one."""
+        seen = self.seen if token.values else self.seen | {token.id}
+        return dataclasses.replace(self, index=self.index + 1, seen=seen)
+
+    def penalize(self, logits: Tensor) -> Tensor:
+        """Apply the repetition penalty to logits ``[vocab]``, id by id."""
+        penalty, penalized = float(self.settings.repetition_penalty), logits.clone()
+        for index in self.seen if penalty != 1 else ():
+            penalized[index] = logits[index] * penalty if logits[index] < 0 else logits[index] / penalty
+        return penalized
 
     def pick(self, logits: Tensor, lane: int) -> Tensor:
         """Choose from the last dimension.
@@ -306,6 +316,8 @@ def choose_id(logits: Tensor, allowed: Allowed, sampler: Sampler) -> tuple[int, 
         NumericalError: The logits hold a NaN, or nothing finite.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if allowed.free:
+        logits = sampler.penalize(logits)
     allowed = listed(allowed, len(logits))
     if allowed.ids is not None:
         ids = torch.tensor(allowed.ids, device=logits.device)

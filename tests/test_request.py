@@ -13,14 +13,14 @@ def test_the_defaults_are_greedy() -> None:
     settings = SamplingSettings.from_dict(None)
 
     assert settings == SamplingSettings.from_dict({}) == SamplingSettings()
-    assert dataclasses.astuple(settings) == (0.0, 1.0, None, 768, 50, None)
+    assert dataclasses.astuple(settings) == (0.0, 1.0, None, 1.0, 768, 50, None)
     assert settings.greedy
 
 
 def test_a_dict_overrides_the_settings_it_names() -> None:
     settings = SamplingSettings.from_dict({"temperature": 0.5, "top_p": 0.3, "max_objects": 7})
 
-    assert dataclasses.astuple(settings) == (0.5, 0.3, None, 768, 7, None)
+    assert dataclasses.astuple(settings) == (0.5, 0.3, None, 1.0, 768, 7, None)
     assert not settings.greedy
 
 
@@ -44,6 +44,11 @@ def test_a_dict_overrides_the_settings_it_names() -> None:
         ("max_objects", "all"),
         ("top_k", 0),
         ("top_k", 2.5),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", -1.3),
+        ("repetition_penalty", 100.1),
+        ("repetition_penalty", math.nan),
+        ("repetition_penalty", None),
         ("seed", -1),
         ("seed", 2**63),
         ("seed", 0.5),
@@ -64,6 +69,8 @@ def test_a_value_out_of_range_is_named_with_its_limit(name: str, value: Any) -> 
         ("top_p", 1),
         ("top_k", 1),
         ("top_k", None),
+        ("repetition_penalty", 0.01),
+        ("repetition_penalty", 100),
         ("max_tokens", 1),
         ("max_objects", np.int64(3)),
         ("seed", 2**63 - 1),
@@ -75,9 +82,8 @@ def test_values_at_the_limits_pass(name: str, value: Any) -> None:
 
 
 def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
-    with pytest.raises(
-        SettingsError, match=r"'temprature' is unknown .*temperature, top_p, top_k, max_tokens, max_objects, seed"
-    ):
+    names = "temperature, top_p, top_k, repetition_penalty, max_tokens, max_objects, seed"
+    with pytest.raises(SettingsError, match=rf"'temprature' is unknown .*{names}"):
         SamplingSettings.from_dict({"temprature": 1})
 
 

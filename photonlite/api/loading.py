@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ def load(
     isolate_images: bool = False,
     allow_urls: bool = False,
     thumbnails: bool | None = None,
+    sampling: Literal["greedy", "checkpoint"] = "greedy",
     engine: EngineConfig | EngineSettings | None = None,
     check: bool = False,
 ) -> VisionModel:
@@ -49,6 +50,9 @@ def load(
             an address of a private network, redirects included. For URLs of strangers set `isolate_images` as well.
         thumbnails: Whether results of `detect`, `point` and `segment` keep a JPEG of their image, at most 64 KiB, to
             draw themselves in notebooks; by default only in a notebook's kernel.
+        sampling: What an answer in words begins with, which settings of a call replace by name: "greedy", so that
+            answers are repeatable; or "checkpoint", the values of generation_config.json (`model.sampling_defaults`).
+            Places, outlines and answers with a schema, choices or a pattern are greedy either way.
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
         check: Whether a tiny question is asked through every skill and every head before the model is returned: it
@@ -56,10 +60,10 @@ def load(
 
     Raises:
         ModelNotFoundError: There is no such folder, file or Hub repository.
-        ConfigError: Its config.json is missing or unusable.
+        ConfigError: Its config.json is missing, or that or another configuration file is unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
-        SettingsError: An unknown device or type, a limit that is no whole number above 0, or an engine setting that is
-            unknown, out of its range, or not supported by the device.
+        SettingsError: An unknown device, type or way of sampling, a limit that is no whole number above 0, or an engine
+            setting that is unknown, out of its range, or not supported by the device.
         CapacityError: The memory does not hold even one longest request.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
@@ -67,6 +71,8 @@ def load(
     limits = dataclasses.replace(ImageLimits.from_env(), **{name: value for name, value in given if value is not None})
     if not isinstance(allow_urls, bool):
         raise SettingsError(f"allow_urls is {allow_urls!r:.60}: give True or False")
+    if sampling not in ("greedy", "checkpoint"):
+        raise SettingsError(f"sampling is {sampling!r:.60}: it must be 'greedy' or 'checkpoint'")
     config = _engine_config(engine)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
@@ -75,7 +81,7 @@ def load(
         options: dict[str, Any] = {"revision": revision, "max_context": config.max_context}
         loaded = load_checkpoint(model, device=where, dtype=kind, **options)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
-        started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails)
+        started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails, sampling=sampling)
         try:
             if check:
                 _self_test(started)

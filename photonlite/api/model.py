@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import torch
 
@@ -51,8 +51,9 @@ class VisionModel:
     In all methods an image is a PIL image, an array (H x W x 3, uint8), a torch tensor, a path, bytes, a file object, a
     data URI, where :func:`photonlite.load` was told to `allow_urls` an https URL, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
-    upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "top_k" (all), "max_tokens"
-    (768), "max_objects" (50) and "seed". The second question about an image does not encode it again.
+    upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "top_k" (all),
+    "repetition_penalty" (1), "max_tokens" (768), "max_objects" (50) and "seed". The second question about an image does
+    not encode it again.
 
     All methods take these options as well:
 
@@ -84,6 +85,8 @@ class VisionModel:
         reads_several: Whether questions and conversations may be about several images.
         sight: Pixels along a side of an image that the model reads without shrinking it; tile="auto" goes by that.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
+        sampling_defaults: How the makers of the checkpoint sample text, by its generation_config.json: names and values
+            of `settings`, empty for greedily. `load(sampling="checkpoint")` begins with them.
         thumbnails: Whether results keep a JPEG of their image, of at most 512 pixels a side and 64 KiB, and draw
             themselves on it in notebooks. Those of real-time requests never do.
     """
@@ -99,8 +102,11 @@ class VisionModel:
         isolate_images: bool = False,
         allow_urls: bool = False,
         thumbnails: bool | None = None,
+        sampling: Literal["greedy", "checkpoint"] = "greedy",
     ) -> None:
         self.name = loaded.name
+        self.sampling_defaults: RequestSettings = {**loaded.sampling}
+        self._text_defaults = loaded.sampling if sampling == "checkpoint" else {}
         self.skills = loaded.prompts.skills
         self.device = device
         self.dtype = dtype
@@ -245,7 +251,7 @@ class VisionModel:
         Returns:
             `{"caption": str}`, or `{"caption": iterator of str}`.
         """
-        build = partial(caption.build, self._prompts, length, SamplingSettings.from_dict(settings))
+        build = partial(caption.build, self._prompts, length, self._sampling_of(settings))
         finish, pieces = partial(caption.finish, self._prompts), partial(caption.stream, self._prompts)
         more: dict[str, Any] = {"sized": build, "stream": pieces if stream else None}
         return self._ask("caption", image, build(), finish, options, **more)
@@ -272,6 +278,7 @@ class VisionModel:
 
         Args:
             image: None asks without one; a list asks about several, in this order, of a model that reads several.
+                Places in a typed answer are then in the first.
             question: At most 4,000 characters.
             stream: Whether to return an iterator of pieces of the answer as they come; dropping it cancels the rest.
             reasoning: Whether the model writes down its reasoning first.
@@ -303,7 +310,8 @@ class VisionModel:
                 too large (`GrammarTooLargeError`), or allows no answer as short as `max_tokens`. While the answer is
                 computed also `GrammarTimeoutError` (see `EngineConfig.grammar_limit_s`) and `GrammarBusyError`.
         """
-        sampling, form = SamplingSettings.from_dict(settings), form_of(schema, choices, regex)
+        form = form_of(schema, choices, regex)
+        sampling = self._sampling_of(settings, form)
         asked = query.read_question(
             self._prompts,
             question,
@@ -346,7 +354,8 @@ class VisionModel:
         conversation, prompts = read_messages(messages), self._prompts
         if prompts.inline is None:
             conversation = replace(conversation, images=unique_images(conversation.images))
-        sampling, form = SamplingSettings.from_dict(settings), form_of(schema, choices, regex)
+        form = form_of(schema, choices, regex)
+        sampling = self._sampling_of(settings, form)
         asked = query.read_chat(prompts, conversation, reasoning=reasoning, settings=sampling)
         return self._answer_question("chat", conversation.images, asked, form, retries, options, stream=stream)
 
@@ -427,6 +436,12 @@ class VisionModel:
         dtype = str(self.dtype).removeprefix("torch.")
         state = "" if self.alive else ", closed"
         return f"VisionModel({self.name!r}, device={str(self.device)!r}, dtype={dtype!r}, skills={self.skills}{state})"
+
+    def _sampling_of(self, settings: RequestSettings | None, form: Form | None = None) -> SamplingSettings:
+        """Return the settings of an answer; one in words begins with those of `load(sampling=...)`."""
+        if self._text_defaults and form is None and (settings is None or isinstance(settings, Mapping)):
+            settings = {**self._text_defaults, **(settings or {})}
+        return SamplingSettings.from_dict(settings)
 
     def _ask(
         self,

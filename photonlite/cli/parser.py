@@ -232,6 +232,8 @@ def _add_settings(parser: argparse.ArgumentParser, *, objects: bool) -> None:
     group.add_argument("--temperature", type=float, help="0 takes the likeliest token, higher values vary")
     group.add_argument("--top-p", type=float, help="sample from the likeliest tokens of this total probability")
     group.add_argument("--top-k", type=int, help="sample from so many of the likeliest tokens")
+    penalty = "above 1, make words of the question and the answer so far less likely"
+    group.add_argument("--repetition-penalty", type=float, metavar="P", help=penalty)
     group.add_argument("--max-tokens", type=int, help="stop a text or an outline after this many tokens")
     if objects:
         group.add_argument("--max-objects", type=int, help="stop a list after this many objects")

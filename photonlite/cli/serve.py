@@ -29,6 +29,7 @@ def run_server(options: argparse.Namespace) -> int:
             max_pixels=settings.images.max_pixels,
             max_bytes=settings.images.max_bytes,
             thumbnails=False,
+            sampling=choice.sampling,
             engine=settings.engine,
             check=choice.check,
         )

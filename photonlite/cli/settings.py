@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import InputError
@@ -42,6 +42,7 @@ class Choice:
         revision: Branch, tag or commit of a Hub id.
         device: auto, cpu, cuda, cuda:1, ...
         dtype: auto, float32, float16 or bfloat16.
+        sampling: What answers in words begin with: "greedy", or "checkpoint", the model's generation_config.json.
         api_key_file: File of API keys, one a line; requests without one of them are refused.
         check: Whether every skill and head is tried before the server answers; a checkpoint with NaN is refused.
     """
@@ -50,6 +51,7 @@ class Choice:
     revision: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    sampling: Literal["greedy", "checkpoint"] = "greedy"
     api_key_file: str | None = None
     check: bool = True
 
@@ -73,7 +75,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     limits = [one for one in known.values() if one.kind in (int, float)]
     rest = [one for one in known.values() if one.kind not in (int, float)]
     _add_flags(parser.add_argument_group("access"), settings_of(Choice)["api_key_file"], *rest)
-    _add_flags(parser, settings_of(Choice)["check"])
+    _add_flags(parser, settings_of(Choice)["check"], settings_of(Choice)["sampling"])
     group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
     _add_flags(group, *limits, *settings_of(ImageLimits).values())
 

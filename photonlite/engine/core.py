@@ -245,8 +245,9 @@ class EngineCore:
                 found.append(None)
                 continue
             grammar, outstanding = sequence.grammar, index - len(sequence.tokens)
+            knows = outstanding == 1 and sequence.repetition_penalty == 1  # a penalty counts every token before
             try:
-                allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
+                allowed = grammar.allowed if outstanding == 0 else grammar.ahead if knows else None
                 if isinstance(allowed, Allowed):
                     found.append(allowed)
                     continue

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from photonlite.kernels import columns
 from photonlite.kernels.reference import sampling as reference
-from photonlite.kernels.reference.sampling import Logits, masked, wide
+from photonlite.kernels.reference.sampling import Logits, masked, unpack_bits, wide
 from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, power_of_2, tl, triton, use_triton
 
 BLOCK = 1024  # ids of a program: some fifty programs for a vocabulary of 51200
@@ -86,6 +86,18 @@ def sample_tokens(
         SIZES_WIDTH=power_of_2(max(1, sizes)), BLOCK=BLOCK, TILES=tiles, TILES_WIDTH=power_of_2(max(1, tiles)),
         num_warps=4, **dependent_launch(hidden),
     )  # fmt: skip
+
+
+def penalize(logits: Tensor, seen: Tensor, params: Tensor) -> Tensor:
+    """Apply each row's repetition penalty to the logits ``[B, vocab]`` of the ids in `seen`, bits as those of masks.
+
+    A positive logit is divided by the penalty, and a negative one multiplied (Keskar et al., 2019, "CTRL", and
+    transformers). The result is float32, or float64 of float64.
+    """
+    logits = wide(logits)
+    penalty = params.view(torch.float32)[:, columns.PENALTY, None]
+    penalized = torch.where(logits < 0, logits * penalty, logits / penalty)
+    return torch.where(unpack_bits(seen, logits.shape[-1]), penalized, logits)
 
 
 def score_ids(logits: Tensor, masks: Tensor, ids: Tensor, scores: Tensor) -> None:

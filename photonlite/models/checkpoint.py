@@ -1,7 +1,7 @@
 """Loading a checkpoint by name."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ import torch
 from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
 from photonlite.models.loading import resolve
+from photonlite.request import RequestSettings
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class LoadedModel:
     name: str
     model: Model
     prompts: Prompts
+    sampling: RequestSettings = field(default_factory=RequestSettings)  # how its makers sample text
 
 
 def load_checkpoint(
@@ -32,4 +34,4 @@ def load_checkpoint(
     files = resolve(name, revision=revision)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context}
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
-    return LoadedModel(files.name, model, prompts)
+    return LoadedModel(files.name, model, prompts, files.sampling)

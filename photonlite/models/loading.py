@@ -19,8 +19,10 @@ from typing import Any
 
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models.families import KNOWN_MODELS, Family, family_of
+from photonlite.models.generation import read_generation
 from photonlite.models.hub import fetch
 from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read_json, refuse_pickle
+from photonlite.request import RequestSettings
 
 _SMALL_FILES = ("*.json", "*.jinja")  # configuration, tokenizer, preprocessing, templates: what families read
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
@@ -35,6 +37,7 @@ class ModelFiles:
     config: Any  # of the family's own type
     tokenizer: Path
     weights: tuple[Path, ...]
+    sampling: RequestSettings  # how its makers sample text
 
 
 def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None = None) -> ModelFiles:
@@ -110,7 +113,8 @@ def _describe(name: str, folder: Path, weights: Callable[[], tuple[Path, ...]]) 
     raw = read_json(path, ConfigError)
     family = family_of(raw)
     config = family.read_config(folder, raw)
-    return ModelFiles(name, family, config, family.find_tokenizer(folder, config), weights())
+    sampling = read_generation(folder).settings
+    return ModelFiles(name, family, config, family.find_tokenizer(folder, config), weights(), sampling)
 
 
 def _unknown(model: str, path: Path) -> str:

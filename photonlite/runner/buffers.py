@@ -109,6 +109,7 @@ class Buffers:
         self.results = words(shape.max_rows, RESULT_COLUMNS)
         self.scored = words(shape.max_rows, MAX_SCORED)
         self.scores = torch.zeros(shape.max_rows, MAX_SCORED, device=device)
+        self.seen = words(shape.max_rows, shape.mask_words)
         self.crops = torch.zeros(crops, dtype=torch.uint8, device=device)  # or patches, of an encode launch
         self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
         self.hidden = torch.zeros(shape.max_rows, dim, dtype=dtype, device=device)  # raw hidden states [B, dim]

@@ -25,12 +25,12 @@ import torch
 from tqdm import tqdm
 
 from photonlite.kernels.columns import QUERY_TILE
-from photonlite.runner.sampling_params import Variant
+from photonlite.runner.sampling_params import WITH_SCORES, Variant
 
 _logger = logging.getLogger("photonlite")
 
-VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant != "scored")
-"""Captured variants: the one with scores runs without a graph."""
+VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant not in WITH_SCORES)
+"""Captured variants: those with scores and penalties are rare, and run without a graph."""
 
 WORD_VARIANTS: tuple[Variant, ...] = ("text",)
 """The same for a model without coordinates and sizes."""

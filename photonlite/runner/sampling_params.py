@@ -15,24 +15,26 @@ import numpy.typing as npt
 from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.request import MAX_SCORED, Allowed
 
-Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored"]
+Variant = Literal["text", "coordinate", "size", "decide", "mixed", "scored", "penalized"]
 """Heads that a finalize computes: ids, coordinate bins, size bins, the first two ("decide") or all ("mixed"); "scored"
-also gives the probabilities of the ids that rows ask for."""
+also gives the probabilities of the ids that rows ask for, and "penalized" has repetition penalties as well."""
 
-# Variants that read the head over ids, and masks with it; over coordinate bins; over size bins.
-WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})
-WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed", "scored"})
-WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed", "scored"})
+# Variants that give probabilities of ids; that read the head over ids, and masks with it; over coordinate bins; over
+# size bins.
+WITH_SCORES: frozenset[Variant] = frozenset({"scored", "penalized"})
+WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored", "penalized"})
+WITH_COORDINATES: frozenset[Variant] = frozenset({"coordinate", "decide", "mixed", "scored", "penalized"})
+WITH_SIZES: frozenset[Variant] = frozenset({"size", "mixed", "scored", "penalized"})
 
-_PARAMS = struct.Struct("=5i5fi")
+_PARAMS = struct.Struct("=5i5fif")
 _RESULT = struct.Struct("=4i3f")
 _ANY_ID = 2**31 - 1
-_UNUSED = (0, -1, -1, -1, _ANY_ID, 0.0, 1.0, 0.0, 0.0, 0.0, 0)
+_UNUSED = (0, -1, -1, -1, _ANY_ID, 0.0, 1.0, 0.0, 0.0, 0.0, 0, 1.0)
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _64_BITS = 2**64 - 1
 _WEYL = 0x9E3779B97F4A7C15  # 2**64 / the golden ratio, odd: its multiples spread over all 64-bit numbers
 _LANES = 4
-_TEXT, _COORDINATE, _SIZE, _SCORED, _DRAWS = 1, 2, 4, 8, 16
+_TEXT, _COORDINATE, _SIZE, _SCORED, _DRAWS, _PENALIZED = 1, 2, 4, 8, 16, 32
 _VARIANTS: dict[int, Variant] = {
     0: "text",
     _TEXT: "text",
@@ -89,6 +91,7 @@ def write_params(
     seed: int,
     index: int,
     top_k: int = 0,
+    penalty: float = 1.0,
 ) -> None:
     """Write the params of a row, and its mask if needed. ValueError for ids not in the vocabulary.
 
@@ -105,7 +108,7 @@ def write_params(
     if temperature > 0:
         u0, u1, u2 = (uniform(seed, index, lane) for lane in range(3))
     ids = [-1 if named is None else named for named in (forced, allowed.coordinate, allowed.size, allowed.end)]
-    draws = min(temperature, _LARGEST_FLOAT32), top_p, u0, u1, u2, min(top_k, _ANY_ID)
+    draws = min(temperature, _LARGEST_FLOAT32), top_p, u0, u1, u2, min(top_k, _ANY_ID), penalty
     _PARAMS.pack_into(row.data, 0, *ids, _ties(allowed), *draws)
 
 
@@ -119,17 +122,18 @@ def write_scored(scored: Sequence[int], row: npt.NDArray[np.int32], vocab_size: 
     row[len(scored) :] = -1
 
 
-def required_heads(allowed: Allowed, temperature: float) -> int:
+def required_heads(allowed: Allowed, temperature: float, penalty: float = 1.0) -> int:
     """Return as bits what a row needs of a finalize; rows are combined by ``|``, see `variant_of`."""
     heads = _heads(allowed)
     draws = _DRAWS if heads and temperature > 0 else 0
-    return heads | draws | (_SCORED if allowed.scored else 0)
+    return heads | draws | (_SCORED if allowed.scored else 0) | (_PENALIZED if penalty != 1 else 0)
 
 
 def variant_of(needs: int) -> tuple[Variant, bool]:
     """Return the variant with every head that some row needs, and whether any row draws."""
-    heads = needs & (_TEXT | _COORDINATE | _SIZE)
-    return "scored" if needs & _SCORED else _VARIANTS.get(heads, "mixed"), bool(needs & _DRAWS)
+    heads = _VARIANTS.get(needs & (_TEXT | _COORDINATE | _SIZE), "mixed")
+    variant: Variant = "penalized" if needs & _PENALIZED else "scored" if needs & _SCORED else heads
+    return variant, bool(needs & _DRAWS)
 
 
 def read_results(rows: npt.NDArray[np.int32], count: int) -> list[SampledRow]:

@@ -25,6 +25,7 @@ masks     int32 [B, W]       allowed ids as bits
 results   int32 [B, 7]       what was sampled, see `kernels.columns`
 scored    int32 [B, S]       ids whose probabilities are needed, then -1     (both only where a row asks for scores)
 scores    float32 [B, S]     these probabilities
+seen      int32 [B, W]       ids of prompt and answer so far as bits         (only where a row has a penalty)
 ```
 """
 
@@ -169,6 +170,7 @@ class Slot:
         self.results: Array = device.host_array((shape.max_rows, RESULT_COLUMNS), np.int32)
         self.scored: Array = device.host_array((shape.max_rows, MAX_SCORED), np.int32)
         self.scores: Array = device.host_array((shape.max_rows, MAX_SCORED), np.float32)
+        self.seen: Array = device.host_array((shape.max_rows, shape.mask_words), np.int32)
         self.upload_begun, self.uploaded, self.choices_uploaded = events(3)
         self.forward_begun, self.forward_ended, self.finalize_begun, self.finalize_ended = events(4)
         self.copy_begun, self.copied = events(2)

@@ -34,6 +34,7 @@ from photonlite.runner.sampling_params import (
     write_scored,
     write_unused,
 )  # fmt: skip
+from photonlite.runner.seen_ids import SeenIds
 from photonlite.runner.slots import (
     NO_VALUE,
     PAGES,
@@ -70,7 +71,7 @@ class ModelRunner(Protocol):
     def padded(self, rows: int) -> tuple[int, bool]: ...
 
     # Copies to the device. Prompts: the first `count` of `slot.tokens` and other inputs. Crops: these, or images that
-    # the device cuts into crops. Choices: the first `count`, and of masks and scored ids if the variant reads them.
+    # the device cuts into crops. Choices: the first `count`, and what else the variant reads, such as masks.
     def upload_rows(self, slot: Slot, count: int) -> None: ...
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None: ...
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None: ...
@@ -101,6 +102,7 @@ class StepExecutor:
         self._model_runner = model_runner
         self._slots = [Slot(index, device, model_runner.shape) for index in range(depth)]
         self._masks = MaskCache(model_runner.vocab_size)
+        self._seen = SeenIds(model_runner.vocab_size)
         shape = model_runner.shape
         self._scratch_row = shape.pending_rows - 1
         self._page_size = shape.page_size
@@ -257,12 +259,15 @@ class StepExecutor:
                 continue
             one = row.sequence
             try:
-                drawn = one.temperature, one.top_p, one.seed, row.index, one.top_k
+                penalty = one.repetition_penalty if wanted.free else 1.0
+                drawn = one.temperature, one.top_p, one.seed, row.index, one.top_k, penalty
                 write_params(params, mask, self._masks, wanted, *drawn)
+                if penalty != 1:
+                    self._seen.fill(one, _row_of(one), slot.seen[index])
                 if wanted.scored:
                     write_scored(wanted.scored, slot.scored[index], self._masks.vocab_size)
                     step.scored[index] = len(wanted.scored)
-                needs |= required_heads(wanted, one.temperature)
+                needs |= required_heads(wanted, one.temperature, penalty)
             except Exception as error:  # a grammar is a plug-in
                 step.faults[index] = error
                 write_unused(params)

@@ -10,7 +10,8 @@ pending   int32 [R, 3]     id, bin0, bin1       bin0 < 0: a text token; bin1 < 0
             scores <─── score_ids <────────┴─ logits, where rows need probabilities
 ```
 
-Shapes are fixed and nothing waits for the device, so that a CUDA graph can hold it; none holds scores, which are rare.
+Where rows have a repetition penalty, logits go through `penalize` on their way to `kernels.sampling`. Shapes are fixed
+and nothing waits for the device, so that a CUDA graph can hold it; none holds scores and penalties, which are rare.
 """
 
 import math
@@ -23,7 +24,7 @@ from torch import Tensor
 from photonlite.kernels.embedding import embed_pending
 from photonlite.kernels.reference.embedding import InputTables
 from photonlite.kernels.reference.sampling import Logits
-from photonlite.kernels.sampling import sample_tokens, score_ids
+from photonlite.kernels.sampling import penalize, sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
 from photonlite.kernels.triton_utils import has_triton
 from photonlite.models.base import Head, Model, NumberHeads
@@ -110,13 +111,15 @@ def sample_from_hidden(
     pending: Tensor,
     rows: Tensor,
     scores: tuple[Tensor, Tensor] | None = None,
+    seen: Tensor | None = None,
     *,
     variant: Variant,
     sampled: bool,
 ) -> None:
     """Sample a token for each row from raw hidden states ``[B, dim]``; see `kernels.sampling` for the other tensors.
 
-    `scores` are ids, int32 ``[B, MAX_SCORED]`` with -1 for none, and the float32 tensor that takes their probabilities.
+    `scores` are ids, int32 ``[B, MAX_SCORED]`` with -1 for none, and the float32 tensor that takes their probabilities,
+    which no penalty changes. `seen` has the ids that repetition penalties are for as bits, as in `masks`.
     """
     ids = coordinate = size = None
     near = around = 0.0
@@ -129,7 +132,8 @@ def sample_from_hidden(
     if variant in WITH_SIZES and numbers is not None:
         size = head_logits(model, "size", hidden)
         around = size_radius(size.shape[-1], numbers.size_octaves)
-    logits = Logits(ids, coordinate, size, near, around)
+    free = ids if ids is None or seen is None else penalize(ids, seen, params)
+    logits = Logits(free, coordinate, size, near, around)
     sample_tokens(logits, hidden, params, masks, results, pending, rows, sampled=sampled)
     if scores is not None and ids is not None:
         score_ids(ids, masks, *scores)

@@ -7,7 +7,7 @@ crops, images ───> crops ─ encode ── features ── images ─┐  
                                    ├─ prefill <──────────────┘
 pending ── embed ──────────────────┴─ decode ──> hidden
 choices, masks ────> choices, masks ──────────── finalize ──> results ──> results (host)
-scored ────────────> scored                              ├──> scores ───> scores           only where rows want scores
+scored, seen ──────> scored, seen                        ├──> scores ───> scores           only where rows want them
                                                      └──────> pending, by row
 ```
 
@@ -44,7 +44,7 @@ from photonlite.runner.graphs import (
 from photonlite.runner.images import ImageEncoder, Images
 from photonlite.runner.patches import PatchImages
 from photonlite.runner.prefill import Prefill, plan_free_attention
-from photonlite.runner.sampling_params import WITH_IDS, Variant
+from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
@@ -179,8 +179,10 @@ class TorchModelRunner:
         transfer(buffers.choices[:count], slot.choices[:count])
         if variant in WITH_IDS:
             transfer(buffers.masks[:count], slot.masks[:count])
-        if variant == "scored":
+        if variant in WITH_SCORES:
             transfer(buffers.scored[:count], slot.scored[:count])
+        if variant == "penalized":
+            transfer(buffers.seen[:count], slot.seen[:count])
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         if self._graphs is None or not self._graphs.replay(slot.index, count, variant, sampled):
@@ -190,7 +192,7 @@ class TorchModelRunner:
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
         buffers = self._buffers[slot.index]
         transfer_back(slot.results[:count], buffers.results[:count])
-        if variant == "scored":
+        if variant in WITH_SCORES:
             transfer_back(slot.scores[:count], buffers.scores[:count])
 
     def forget(self, job: EncodeJob) -> None:
@@ -203,7 +205,7 @@ class TorchModelRunner:
             kept = self._images.encode_most(buffers, images)
             self._prefill.rehearse(positions)
             buffers.hidden.copy_(self._step(buffers.rows))
-            self._finalize(buffers, rows, "scored", sampled=True)
+            self._finalize(buffers, rows, "penalized", sampled=True)
             del kept  # it had to be there while the others ran
         self._synchronize()
 
@@ -235,9 +237,11 @@ class TorchModelRunner:
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
         output = (buffers.results[:count], self._pending, buffers.rows[:count, PENDING_ROW])
-        scores = (buffers.scored[:count], buffers.scores[:count]) if variant == "scored" else None
+        scores = (buffers.scored[:count], buffers.scores[:count]) if variant in WITH_SCORES else None
+        seen = buffers.seen[:count] if variant == "penalized" else None
+        extras = scores, seen
         with counting_in(self._counters):
-            sample_from_hidden(self._model, hidden, choices, masks, *output, scores, variant=variant, sampled=sampled)
+            sample_from_hidden(self._model, hidden, choices, masks, *output, *extras, variant=variant, sampled=sampled)
 
     def _spread_over(self, positions: int) -> contextlib.AbstractContextManager[object]:
         if self._spread is None:

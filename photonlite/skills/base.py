@@ -80,17 +80,18 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool, s
     """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it."""
     if prompts.inline is not None:
         grids = map(prompts.inline.positions_of, sizes)
-        before, what = sum(rows * columns - 1 for rows, columns in grids), f"{len(sizes)} images"
+        before, what = sum(rows * columns - 1 for rows, columns in grids), f"{len(sizes)} image{'s' * (len(sizes) > 1)}"
     elif with_image:
         before, what = prompts.prefix_length, "BOS and the image"
     else:
         before, what = 1, "BOS"
     needed = before + len(prompt)
     if needed > prompts.max_context:
-        parts = f"{before} for {what} + {len(prompt)} for the prompt"
+        parts = f" ({before} for {what} + {len(prompt)} for the prompt)" if before else ""
+        advice = "give fewer or smaller images, or shorten the text" if sizes else "shorten the text"
         raise CapacityError(
-            f"the request needs {needed} positions ({parts}), but this model's context has {prompts.max_context}: "
-            f"shorten the text by {needed - prompts.max_context} tokens or more"
+            f"the request needs {needed} positions{parts}, but this model's context has {prompts.max_context}: "
+            f"{advice} by {needed - prompts.max_context} tokens or more"
         )
     return prompts.max_context - needed + 1
 
@@ -126,10 +127,10 @@ def ordered_box(left: float, top: float, right: float, bottom: float) -> dict[st
 class TextReader:
     def __init__(self, prompts: Prompts) -> None:
         self._detokenizer = prompts.detokenizer()
-        self._end = prompts.vocabulary.end
+        self._ends = (prompts.vocabulary.end, *prompts.vocabulary.other_ends)
 
     def feed(self, token: Token) -> str:
-        return "" if token.id == self._end else self._detokenizer.feed(token.id)
+        return "" if token.id in self._ends else self._detokenizer.feed(token.id)
 
     def flush(self) -> str:
         return self._detokenizer.flush()

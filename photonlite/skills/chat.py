@@ -88,6 +88,8 @@ def _turn(message: Message, where: str, images: list[Any]) -> Turn:
     if role is None:
         raise PromptError(f"{where} has the role {message.get('role')!r:.60}: it is one of {', '.join(_ROLES)}")
     content = message.get("content")
+    if content is None and role == "assistant":
+        content = ""  # clients hand back such a turn as they got it
     parts = [content] if isinstance(content, str) else content
     if isinstance(parts, bytes | Mapping) or not isinstance(parts, Sequence):
         raise PromptError(f"the content of {where} is of type {type(content).__name__}: give text or a list of parts")

@@ -109,10 +109,11 @@ def test_without_options_the_model_uses_its_defaults(fake: FakeModel, image: str
 
 
 def test_all_settings_reach_the_model(fake: FakeModel, image: str) -> None:
-    flags = "--temperature 0.5 --top-p 0.3 --top-k 7 --max-tokens 9 --max-objects 4 --seed 1"
+    flags = "--temperature 0.5 --top-p 0.3 --top-k 7 --repetition-penalty 1.3 --max-tokens 9 --max-objects 4 --seed 1"
     main(["detect", image, "mug", *flags.split()])
 
-    settings = {"temperature": 0.5, "top_p": 0.3, "top_k": 7, "max_tokens": 9, "max_objects": 4, "seed": 1}
+    settings = {"temperature": 0.5, "top_p": 0.3, "top_k": 7, "repetition_penalty": 1.3, "max_tokens": 9}
+    settings |= {"max_objects": 4, "seed": 1}
     assert fake.asked[0][-1] == settings
 
 

@@ -73,6 +73,20 @@ def test_what_is_not_fused_on_a_card_is_logged_and_part_of_the_metrics(caplog: p
     assert build.plain_parts(Old(), torch.device("cpu")) == {}  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kv_cache_bytes", [None, 200_000])
+def test_the_planned_cache_is_what_its_buffers_take(kv_cache_bytes: int | None) -> None:
+    loaded, page = double(), 4
+    config = EngineConfig(page_size=page, kv_cache_bytes=kv_cache_bytes, max_batch=3)
+    built = build.build(loaded.model, torch.device("cpu"), torch.float64, config)
+    cache = built.core.runner._model_runner.cache  # type: ignore[attr-defined]
+    taken, plan = cache.keys.nbytes + cache.values.nbytes, built.memory
+    built.core.runner.close()
+
+    assert taken == plan.kv_bytes == plan.pages * plan.page_bytes
+    if kv_cache_bytes is not None:
+        assert kv_cache_bytes - plan.page_bytes < taken <= kv_cache_bytes
+
+
 def test_a_served_model_tells_what_is_not_fused() -> None:
     with serve(double()) as model:
         assert model.metrics()["plain"] == {}  # on the CPU nothing is expected to be

@@ -55,6 +55,7 @@ def kinds_of(variant: Variant, vocab: int) -> list[Allowed]:
         "mixed": [*words_only, *decides, *both, *FORCED.values()],
         "scored": [*words_only, *decides, *both, *FORCED.values(), Allowed((3, 12, last), scored=(last, 3))],
     }
+    kinds["penalized"] = kinds["scored"]
     return [*kinds[variant], FORCED["word"]]
 
 

@@ -7,11 +7,13 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from photonlite.kernels import sampling
+from photonlite.kernels.columns import PARAM_COLUMNS, PENALTY
 from photonlite.kernels.reference import sampling as reference
 from photonlite.kernels.reference.sampling import Logits
-from photonlite.kernels.sampling import sample_tokens, score_ids
+from photonlite.kernels.sampling import penalize, sample_tokens, score_ids
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.runner.sampling_params import Variant
 from tests.conftest import Ended
@@ -38,7 +40,8 @@ def wanted_of(case: Case, like: Target) -> Target:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_cases_are_those_of_their_variants(variant: Variant) -> None:
-    rows = [SamplingParams(allowed, 0.0, 1.0, 0, 0) for allowed in kinds_of(variant, 70)]
+    penalty = 1.5 if variant == "penalized" else 1.0
+    rows = [SamplingParams(allowed, 0.0, 1.0, 0, 0, penalty=penalty) for allowed in kinds_of(variant, 70)]
     assert variant_of(rows) == (variant, False)
 
 
@@ -64,6 +67,27 @@ def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ende
 def bits(*ids: int) -> list[int]:
     words = [sum(1 << one % 32 for one in ids if one // 32 == word) for word in range(2)]
     return np.array(words, np.uint32).view(np.int32).tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_penalty_changes_logits_as_the_processor_of_transformers_does(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 70, generator=generator).to(dtype)
+    logits[:, 3], logits[1, 5] = 0.0, -math.inf
+    seen = [[0, 3, 5, 31, 32, 69], [5, 64], [], [7, 8]]
+    penalties = [1.3, 0.7, 1.05, 1.0]
+    words = torch.tensor([bits(*(one for one in ids if one < 64)) for ids in seen], dtype=torch.int32)
+    last = torch.tensor([[sum(1 << one - 64 for one in ids if one >= 64)] for ids in seen], dtype=torch.int32)
+    params = torch.zeros(4, PARAM_COLUMNS, dtype=torch.int32)
+    params.view(torch.float32)[:, PENALTY] = torch.tensor(penalties)
+
+    found = penalize(logits, torch.cat((words, last), dim=1), params)
+
+    for row, ids, penalty, raw in zip(found, seen, penalties, logits.float(), strict=True):
+        if ids:
+            assert torch.equal(row, RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([ids]), raw[None])[0])
+        else:
+            assert torch.equal(row, raw)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -21,6 +21,7 @@ class SamplingParams(NamedTuple):
     seed: int
     index: int
     top_k: int = 0
+    penalty: float = 1.0
 
 
 def write_choice(
@@ -38,5 +39,5 @@ def variant_of(choices: Iterable[SamplingParams | None]) -> tuple[Variant, bool]
     needs = 0
     for choice in choices:
         if choice is not None:
-            needs |= sampling_params.required_heads(choice.allowed, choice.temperature)
+            needs |= sampling_params.required_heads(choice.allowed, choice.temperature, choice.penalty)
     return sampling_params.variant_of(needs)

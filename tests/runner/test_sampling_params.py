@@ -213,6 +213,13 @@ def test_only_the_heads_that_rows_need_are_computed(rows: list[Allowed | None], 
     assert variant_of(choices) == (variant, False)
 
 
+def test_a_batch_is_penalized_where_one_row_is() -> None:
+    penalized, scored = SamplingParams(ANY, 0.0, 1.0, 0, 0, penalty=1.3), Allowed((7, 8), scored=(7, 8))
+
+    assert variant_of([None, SamplingParams(X, 0.0, 1.0, 0, 0), penalized]) == ("penalized", False)
+    assert variant_of([penalized, SamplingParams(scored, 0.7, 1.0, 0, 0)]) == ("penalized", True)
+
+
 def test_a_batch_draws_where_one_row_does() -> None:
     hot, cold = (lambda allowed: SamplingParams(allowed, 0.7, 1.0, 0, 0)), SamplingParams(ANY, 0.0, 1.0, 0, 0)
 

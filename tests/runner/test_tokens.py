@@ -181,16 +181,21 @@ def chosen(hidden: Tensor, choices: list[SamplingParams | None], heads: Any = No
     return read_results(results.numpy(), len(choices))
 
 
-def oracle(hidden: Tensor, choice: SamplingParams | None) -> Token | None:
+def oracle(hidden: Tensor, choice: SamplingParams | None, seen: frozenset[int] = frozenset()) -> Token | None:
     """What the plain loop chooses, bins for values; None where it fails."""
     if choice is None:
         return Token(0)
     runner = PlainRunner(Heads(), CPU, torch.float32)  # type: ignore[arg-type]
     sampler = Sampler(
         SamplingSettings(
-            temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k or None, seed=choice.seed
+            temperature=choice.temperature,
+            top_p=choice.top_p,
+            top_k=choice.top_k or None,
+            seed=choice.seed,
+            repetition_penalty=choice.penalty,
         ),
         choice.index,
+        seen,
     )
     try:
         return runner.next_token(hidden, choice.allowed, sampler)
@@ -265,6 +270,42 @@ def test_every_row_of_a_batch_gets_the_scores_that_the_plain_loop_gives_it() -> 
             assert_same(result, token)
             if token is not None:
                 assert values[: len(token.scores)].tolist() == pytest.approx(token.scores, rel=1e-5, nan_ok=True)
+
+
+def test_every_row_of_a_batch_gets_its_own_penalty_and_the_scores_of_the_model_without_it() -> None:
+    rng = random.Random(3)
+    changed = 0
+    for _ in range(30):
+        rows = rng.randint(2, 16)
+        hidden = random_hidden(rng, rows, torch.float64)
+        kinds = [rng.choice(SCORED) for _ in range(rows)]
+        penalties = [rng.choice((1.0, 2.0, 0.5)) if allowed.free else 1.0 for allowed in kinds]
+        choices: list[SamplingParams | None] = [
+            SamplingParams(allowed, *rng.choice([GREEDY, WARM]), 1, 2, penalty=penalty)
+            for allowed, penalty in zip(kinds, penalties, strict=True)
+        ]
+        variant, sampled = variant_of(choices)
+        seen = [frozenset(rng.sample(range(VOCAB), rng.choice((0, 3, 30, VOCAB)))) for _ in range(rows)]
+        target = torch.empty(rows, RESULT_COLUMNS, dtype=torch.int32)
+        pending = torch.zeros(rows, PENDING_COLUMNS, dtype=torch.int32), torch.arange(rows, dtype=torch.int32)
+        scores = scores_of(choices)
+        masks = torch.zeros(rows, words(VOCAB), dtype=torch.int32)
+        for mask, ids in zip(masks.numpy().view(np.uint32), seen, strict=True):
+            for index in ids:
+                mask[index // 32] |= np.uint32(1 << index % 32)
+        given = masks if variant == "penalized" else None
+        more: dict[str, Any] = {"variant": variant, "sampled": sampled}
+        sample_from_hidden(Heads(), hidden, *packed(choices), target, *pending, scores, given, **more)  # type: ignore[arg-type]
+
+        for result, row, choice, ids, values in zip(
+            read_results(target.numpy(), rows), hidden, choices, seen, scores[1], strict=True
+        ):
+            token = oracle(row, choice, ids)
+            assert_same(result, token)
+            changed += token is not None and token != oracle(row, choice)
+            if token is not None and row.max() < min(DAMAGE):
+                assert values[: len(token.scores)].tolist() == pytest.approx(token.scores, rel=1e-5, nan_ok=True)
+    assert changed > 5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import RESULT_COLUMNS
-from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
+from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SCORES, WITH_SIZES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
 from photonlite.sequence import UncutImage
 from tests.simulation.model import (
@@ -32,9 +32,10 @@ from tests.simulation.model import (
     image_cell,
     nucleus,
     probability_of,
+    unseen,
 )
 
-_CHOICE = struct.Struct("=5i5fi")
+_CHOICE = struct.Struct("=5i5fif")
 _RESULTS = [struct.Struct("=" + count * "4i3f") for count in range(65)]
 _IDS: dict[tuple[int, ...], tuple[int, ...]] = {}
 _STALE = 9_999_991
@@ -52,7 +53,19 @@ class Violation(BaseException):
 class Twin:
     """A slot's buffers on the device."""
 
-    __slots__ = ("choices", "crops", "hidden", "masks", "prefill", "results", "rows", "scored", "scores", "tokens")
+    __slots__ = (
+        "choices",
+        "crops",
+        "hidden",
+        "masks",
+        "prefill",
+        "results",
+        "rows",
+        "scored",
+        "scores",
+        "seen",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self.rows: Rows = []
@@ -64,6 +77,7 @@ class Twin:
         self.results: list[float] = []
         self.scored: Rows = []
         self.scores: list[list[float]] = []
+        self.seen: Rows = []
         self.prefill: ScheduledBatch | None = None
 
 
@@ -202,8 +216,9 @@ class SymbolicBody:
         twin.choices = list(_CHOICE.iter_unpack(slot.choices[:count].tobytes()))
         if variant in WITH_IDS:
             twin.masks = slot.masks[:count].tolist()
-        if variant == "scored":
+        if variant in WITH_SCORES:
             twin.scored = slot.scored[:count].tolist()
+        twin.seen = slot.seen[:count].tolist() if variant == "penalized" else []
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
         twin, pending, spoils = self._twins[slot.index], self._pending, self._spoils
@@ -220,7 +235,8 @@ class SymbolicBody:
                 choice = Choice(forced)
             else:
                 top_p = params[6] if sampled and params[5] > 0 else 1.0
-                choice = _free(hidden, params, twin.masks[index], draws[0], top_p, coordinates)
+                seen = _ids_of(twin.seen[index]) if twin.seen and params[11] != 1 else ()
+                choice = _free(hidden, params, twin.masks[index], draws[0], top_p, coordinates, seen)
             token = choice.id
             if token == params[1] and coordinates:
                 place, mass = choose_coordinate(hidden, draws[1])
@@ -234,14 +250,14 @@ class SymbolicBody:
                 pending[row[PENDING_ROW]] = (token, NO_NUMBER, NO_NUMBER)
             results += choice
         twin.results = results
-        if variant == "scored":
+        if variant in WITH_SCORES:
             pairs = zip(twin.hidden, twin.scored, strict=True)
             twin.scores = [[probability_of(hidden, one) for one in ids] for hidden, ids in pairs]
 
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
         twin = self._twins[slot.index]
         _RESULTS[count].pack_into(slot.results, 0, *twin.results[: count * RESULT_COLUMNS])
-        if variant == "scored":
+        if variant in WITH_SCORES:
             slot.scores[:count] = twin.scores[:count]
 
     def forget(self, job: EncodeJob) -> None:
@@ -316,14 +332,28 @@ def _look(cells: list[int], table: list[int], cell: int, position: int, size: in
     return hash((cell, seen)) if seen != NAN else NAN
 
 
-def _free(hidden: int, params: tuple[Any, ...], words: list[int], draw: float, top_p: float, decides: bool) -> Choice:
-    """Choose an id among those that a mask allows."""
+def _ids_of(words: list[int]) -> tuple[int, ...]:
+    """List the ids of a mask, ascending."""
     key = tuple(words)
-    permitted = _IDS.get(key)
-    if permitted is None:
-        permitted = _IDS[key] = tuple(
+    ids = _IDS.get(key)
+    if ids is None:
+        ids = _IDS[key] = tuple(
             word * 32 + bit for word, bits in enumerate(words) for bit in range(32) if bits >> bit & 1
         )
+    return ids
+
+
+def _free(
+    hidden: int,
+    params: tuple[Any, ...],
+    words: list[int],
+    draw: float,
+    top_p: float,
+    decides: bool,
+    seen: tuple[int, ...],
+) -> Choice:
+    """Choose an id among those that a mask allows; a penalty excludes seen ones."""
+    permitted = unseen(_ids_of(words), seen)
     if hidden == NAN or not permitted:
         return Choice(0, finite=False)
     chosen = choose_id(hidden, nucleus(permitted, top_p), draw)

@@ -124,13 +124,26 @@ def nucleus(permitted: Sequence[int], top_p: float) -> Sequence[int]:
     return permitted[: max(1, int(len(permitted) * top_p))] if top_p < 1 else permitted
 
 
-def choose(hidden: int, allowed: Allowed, draws: tuple[float, float, float], top_p: float = 1.0) -> Token:
-    """Choose a token for one row: how the oracle reads an `Allowed`."""
+def unseen(permitted: tuple[int, ...], seen: Iterable[int]) -> tuple[int, ...]:
+    """List the ids that a repetition penalty leaves: those that were not seen, or all where none are left."""
+    return tuple(one for one in permitted if one not in seen) or permitted if seen else permitted
+
+
+def choose(
+    hidden: int,
+    allowed: Allowed,
+    draws: tuple[float, float, float],
+    top_p: float = 1.0,
+    seen: Iterable[int] = (),
+) -> Token:
+    """Choose a token for one row: how the oracle reads an `Allowed`; `seen` are the ids that a penalty is for."""
     ids, coordinate, size, end = allowed.ids, allowed.coordinate, allowed.size, allowed.end
     if allowed.mask is not None:
         permitted: tuple[int, ...] = tuple(one for one in range(VOCAB_SIZE) if allowed.permits(one))
     else:
         permitted = permitted_ids(ids, allowed.suppressed)
+    if allowed.free:
+        permitted = unseen(permitted, seen)
     scores = tuple(probability_of(hidden, one) for one in allowed.scored)
     probability = 1.0
     if ids is not None and len(ids) == 1:

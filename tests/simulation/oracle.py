@@ -18,6 +18,7 @@ class Oracle:
         temperature: Above 0, random numbers of `seed` take part in every choice.
         top_p: Share of the allowed ids that sampling considers; of no effect at temperature 0.
         seed: Of the sequence.
+        penalized: Whether words of prompt and answer are not chosen again.
     """
 
     def __init__(
@@ -29,6 +30,8 @@ class Oracle:
         temperature: float,
         top_p: float,
         seed: int,
+        *,
+        penalized: bool,
     ) -> None:
         if image is None:
             self._cells = [BOS_CELL]
@@ -41,6 +44,8 @@ class Oracle:
         self.said = 0
         self._seed = seed if temperature > 0 else None
         self._top_p = top_p if temperature > 0 else 1.0
+        self._penalized = penalized
+        self._seen = {token.id for token in prompt if penalized and not token.values}
 
     def next(self) -> Token:
         """Return the next token; raises what the grammar raises, or ValueError where it allows nothing possible."""
@@ -50,8 +55,10 @@ class Oracle:
         draws = (0.0, 0.0, 0.0)
         if seed is not None:
             draws = (uniform(seed, self.said, 0), uniform(seed, self.said, 1), uniform(seed, self.said, 2))
-        token = choose(hidden, self.grammar.allowed, draws, self._top_p)
+        token = choose(hidden, self.grammar.allowed, draws, self._top_p, self._seen)
         self.grammar.accept(token)
+        if self._penalized and not token.values:
+            self._seen.add(token.id)
         if self.grammar.finish_reason is None:
             cells.append(hash((newest, embed(token))))
         self.said += 1

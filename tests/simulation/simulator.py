@@ -309,7 +309,7 @@ class Simulation:
 
     def request_of(self, ask: Ask) -> Request:
         """Make the request that an `Ask` describes."""
-        settings = _settings(ask.temperature, ask.top_p)
+        settings = _settings(ask.temperature, ask.top_p, penalized=ask.penalized)
         return Request(
             "simulated",
             ask.prompt,
@@ -359,7 +359,8 @@ class Simulation:
             key = f"image {ask.image} of {ask.cache_salt!r}"
             self.crops[key] = len(self.images[ask.image].pixels)
             image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
-        oracle = Oracle(crops, before, request.prompt, ask.grammar(), ask.temperature, ask.top_p, ask.seed)
+        draws = ask.temperature, ask.top_p, ask.seed
+        oracle = Oracle(crops, before, request.prompt, ask.grammar(), *draws, penalized=ask.penalized)
         deadline = None if ask.deadline is None else self.now + ask.deadline
         sink: Any = Watch(self, number, oracle, follower)
         if self._trace is not None:
@@ -466,6 +467,6 @@ class Simulation:
 
 
 @cache
-def _settings(temperature: float, top_p: float) -> SamplingSettings:
+def _settings(temperature: float, top_p: float, *, penalized: bool) -> SamplingSettings:
     """Return settings, which do not change: few differ."""
-    return SamplingSettings(temperature=temperature, top_p=top_p)
+    return SamplingSettings(temperature=temperature, top_p=top_p, repetition_penalty=1.5 if penalized else 1.0)

@@ -218,6 +218,11 @@ class Ask:
         return dataclasses.replace(self, realtime=False, further=tuple(one.as_bulk() for one in self.further))
 
     @property
+    def penalized(self) -> bool:
+        """Whether it has a repetition penalty."""
+        return self.seed % 4 == 0
+
+    @property
     def work(self) -> int:
         """Tokens of it and all that follows, and something for each image."""
         return self.budget + 8 + sum(one.work for one in self.further)

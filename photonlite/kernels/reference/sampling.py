@@ -69,10 +69,14 @@ def wide(logits: Tensor) -> Tensor:
 
 def masked(logits: Tensor, masks: Tensor) -> Tensor:
     """Set the logits ``[B, vocab]`` of ids that are not allowed to minus infinity."""
+    return torch.where(unpack_bits(masks, logits.shape[-1]), logits, -math.inf)
+
+
+def unpack_bits(masks: Tensor, count: int) -> Tensor:
+    """Return the first `count` bits of rows of words, int32 ``[B, words]``, as bool ``[B, count]``."""
     places = torch.arange(torch.iinfo(masks.dtype).bits, dtype=masks.dtype, device=masks.device)
     bit = torch.ones_like(places) << places
-    allowed = (masks[..., None] & bit).ne(0).flatten(1)[:, : logits.shape[-1]]
-    return torch.where(allowed, logits, -math.inf)
+    return (masks[..., None] & bit).ne(0).flatten(1)[:, :count]
 
 
 def _decide(masked: Tensor, params: Tensor, *, sampled: bool) -> tuple[Tensor, Tensor, Tensor]:

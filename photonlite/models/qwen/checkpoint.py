@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from photonlite.errors import CheckpointError, ConfigError
+from photonlite.models.generation import ends_of
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
@@ -32,6 +33,7 @@ class QwenFiles:
     model: QwenConfig
     images: ImageSettings
     template: str | None  # of chats; None for the public one
+    ends: tuple[int, ...] = ()  # ids that end an answer, beside those of the template
 
 
 def read_config(folder: Path, raw: Mapping[str, Any]) -> QwenFiles:
@@ -42,7 +44,9 @@ def read_config(folder: Path, raw: Mapping[str, Any]) -> QwenFiles:
             f"{folder} has no {_PROCESSORS[0]}, which says how images are resized: put the one of this checkpoint there"
         )
     images = ImageSettings.from_dict(read_json(path, ConfigError), model.vision)
-    return QwenFiles(model, images, find_template(folder))
+    # One outside the vocabulary, such as a library's default, never comes.
+    ends = tuple(index for index in ends_of(folder, raw) if index < model.text.vocab_size)
+    return QwenFiles(model, images, find_template(folder), ends)
 
 
 def find_tokenizer(folder: Path, config: QwenFiles) -> Path:
@@ -70,6 +74,6 @@ def load(
     model = dataclasses.replace(config.model, text=dataclasses.replace(text, max_context=length))
     words = Tokenizer(tokenizer, vocab_size=text.vocab_size)
     # Prompts first: what they refuse is known before gigabytes are read.
-    prompts = QwenPrompts(model, config.images, words, config.template)
+    prompts = QwenPrompts(model, config.images, words, config.template, config.ends)
     return load_model(weights, model, config.images, device=device, dtype=dtype), prompts
 

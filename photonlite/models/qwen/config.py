@@ -36,6 +36,7 @@ VERSIONS: Mapping[str, Version] = {
 }
 """Generations by `model_type`."""
 
+_ID_KEYS = {name: name.replace("_id", "_token_id") for name in ("image_id", "vision_start_id", "vision_end_id")}
 _ROPE_TYPES = (None, "default", "mrope")
 
 
@@ -140,9 +141,9 @@ class QwenConfig:
                 f"vision_config.deepstack_visual_indexes lists {len(self.vision.deepstack)} layers, more than the "
                 f"decoder's {self.text.layers}"
             )
-        for name in ("image_id", "vision_start_id", "vision_end_id"):
+        for name, key in _ID_KEYS.items():
             if (index := getattr(self, name)) >= self.text.vocab_size:
-                raise ConfigError(f"{name} is {index}, but the vocabulary has {self.text.vocab_size} tokens")
+                raise ConfigError(f"{key} is {index}, but the vocabulary has {self.text.vocab_size} tokens")
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> "QwenConfig":
@@ -156,14 +157,12 @@ class QwenConfig:
         nested = raw.get("text_config") is not None
         text = _Section("text_config" if nested else "", _object(raw, "text_config") if nested else raw)
         top = _Section("", raw)
-        ids = {"image_id": "image_token_id"}
-        ids |= {f"vision_{side}_id": f"vision_{side}_token_id" for side in ("start", "end")}
         tied = raw.get("tie_word_embeddings", text.values.get("tie_word_embeddings", False))
         return cls(
             version=version,
             text=_text(text, version, tied=bool(tied or text.values.get("tie_word_embeddings"))),
             vision=_vision(_Section("vision_config", _object(raw, "vision_config")), version),
-            **{name: top.whole(key, least=0) for name, key in ids.items()},
+            **{name: top.whole(key, least=0) for name, key in _ID_KEYS.items()},
         )
 
 

@@ -71,8 +71,6 @@ class ImageSettings:
     def from_dict(cls, raw: Mapping[str, Any], vision: VisionConfig) -> "ImageSettings":
         inner = raw.get("image_processor")  # newer libraries write one processor_config.json for all modalities
         raw = inner if isinstance(inner, Mapping) else raw
-        sizes = raw.get("size")
-        sizes = sizes if isinstance(sizes, Mapping) else {}
         for name, expected in (
             ("patch_size", vision.patch),
             ("merge_size", vision.merge),
@@ -85,8 +83,8 @@ class ImageSettings:
                 raise ConfigError(f"{name} of the image processor is {given!r:.60}: photonlite supports {wanted} only")
         if not math.isclose(scale := _number(raw, "rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-6):
             raise ConfigError(f"rescale_factor of the image processor is {scale}: photonlite supports 1/255 only")
-        least = _pixels("min_pixels", raw.get("min_pixels") or sizes.get("shortest_edge"))
-        most = _pixels("max_pixels", raw.get("max_pixels") or sizes.get("longest_edge"))
+        least = _pixels(raw, "min_pixels", "shortest_edge")
+        most = _pixels(raw, "max_pixels", "longest_edge")
         if not vision.factor**2 <= most or least > most:
             raise ConfigError(
                 f"the image processor resizes to {least} to {most} pixels: the upper limit must be at least "
@@ -145,7 +143,13 @@ def _number(raw: Mapping[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
-def _pixels(name: str, value: object) -> int:
+def _pixels(raw: Mapping[str, Any], name: str, edge: str) -> int:
+    """Read a number of pixels by its own name, or, as newer libraries write it, as an edge in `size`."""
+    sizes = raw.get("size")
+    given = {name: raw.get(name), f"size.{edge}": sizes.get(edge) if isinstance(sizes, Mapping) else None}
+    name, value = next(((key, one) for key, one in given.items() if one is not None), (name, None))
+    if value is None:
+        raise ConfigError(f"the image processor has neither {' nor '.join(given)}: use the file of this checkpoint")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} of the image processor is {value!r:.60}: it must be a whole number above 0")
     return value

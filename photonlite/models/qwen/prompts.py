@@ -40,9 +40,14 @@ class QwenPrompts:
     skills = SKILLS
 
     def __init__(
-        self, config: QwenConfig, images: ImageSettings, tokenizer: Tokenizer, template: str | None = None
+        self,
+        config: QwenConfig,
+        images: ImageSettings,
+        tokenizer: Tokenizer,
+        template: str | None = None,
+        ends: Sequence[int] = (),  # ids that end an answer, beside those that every checkpoint has
     ) -> None:
-        self._config, self._images, self._tokenizer = config, images, tokenizer
+        self._config, self._images, self._tokenizer, self._ends = config, images, tokenizer, tuple(ends)
         self._template = ChatTemplate(tokenizer, config, template)
         self._spelling = ItemSpelling(tokenizer, tokenizer.special[END])
         self.max_context, self.vocab_size = config.text.max_context, config.text.vocab_size
@@ -54,12 +59,13 @@ class QwenPrompts:
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
+        end, *others = self._tokenizer.special[END], self._tokenizer.special[END_OF_TEXT], *self._ends
         return Vocabulary(
-            end=self._tokenizer.special[END],
+            end=end,
             answer=NO_ID,
             coordinate=self._config.image_id,
             size=self._config.vision_start_id,
-            other_ends=(self._tokenizer.special[END_OF_TEXT],),
+            other_ends=tuple(dict.fromkeys(index for index in others if index != end)),
             digits=self._spelling.digits,
         )
 

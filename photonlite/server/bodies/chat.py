@@ -30,13 +30,12 @@ from photonlite.server.bodies.base import (
     shown,
     unusable,
 )
-from photonlite.server.bodies.skills import Seed, Temperature, TopK, TopP
+from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Temperature, TopK, TopP
 
 _MOST_STOPS: Final = 4
 _MOST_TURNS: Final = 1024  # messages of a conversation, parts of a message; checking more blocks the event loop
-_SETTINGS: Final = {name: name for name in ("temperature", "top_p", "top_k", "seed", "max_tokens")} | {
-    "max_completion_tokens": "max_tokens"
-}
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "max_tokens")
+_SETTINGS: Final = {name: name for name in _SAMPLING} | {"max_completion_tokens": "max_tokens"}
 
 
 class Only:
@@ -203,6 +202,7 @@ class ChatCompletionRequest(Body):
     temperature: SkipValidation[Temperature] = 0
     top_p: SkipValidation[TopP] = 1
     top_k: SkipValidation[TopK] | None = Field(None, description="As vLLM has it: so many of the likeliest tokens.")
+    repetition_penalty: SkipValidation[RepetitionPenalty] = 1
     seed: SkipValidation[Seed] | None = Field(None, description="Makes samples repeatable.")
     stop: Stops = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
     response_format: ResponseFormat | None = None

@@ -14,6 +14,9 @@ from photonlite.skills.names import MAX_NAMES
 Temperature = Annotated[float, Field(ge=0, description="0 takes the likeliest token every time.")]
 TopP = Annotated[Unit, Field(description="Sampling considers the likeliest up to this total probability.")]
 TopK = Annotated[int, Field(ge=1, description="Sampling considers so many of the likeliest, before top_p.")]
+RepetitionPenalty = Annotated[
+    float, Field(ge=0.01, le=100, description="Above 1, words of the prompt and the answer so far become less likely.")
+]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -23,6 +26,7 @@ class Settings(Body):
     temperature: Temperature = 0
     top_p: TopP = 1
     top_k: TopK | None = None
+    repetition_penalty: RepetitionPenalty = 1
     max_tokens: int | None = Field(None, ge=1, description="Tokens of a text or an outline at most.")
     max_objects: int | None = Field(None, ge=1, description="Boxes or points at most.")
     seed: Seed | None = Field(None, description="Makes samples repeatable.")

@@ -1,5 +1,6 @@
 """Checkpoints loaded and asked as users do, against transformers and against a loop of one request."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +22,11 @@ from photonlite.errors import (
     ConfigError,
     ImageShapeError,
     NumericalError,
+    PromptError,
     SettingsError,
     UnsupportedSkillError,
 )
+from photonlite.grammar.decoding.grammars import TextGrammar
 from photonlite.models.qwen.images import cut_patches
 from photonlite.models.qwen.prompts import QwenPrompts
 from photonlite.models.qwen.vision import normalize_patches
@@ -76,7 +79,7 @@ def prompts_of(model: VisionModel) -> QwenPrompts:
     return prompts
 
 
-def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.Image]) -> str:
+def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.Image], **settings: Any) -> str:
     """Return what transformers answers to a prompt, greedily, in at most `STEPS` tokens."""
     prompts = prompts_of(model)
     waiting = [cut_patches(image, prompts._images) for image in images]
@@ -94,7 +97,7 @@ def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.I
         inputs["pixel_values"] = normalize_patches(torch.cat(patches), prompts._images, 2)
         inputs["image_grid_thw"] = torch.tensor(grids)
     with torch.no_grad():
-        found = oracle.generate(**inputs, max_new_tokens=STEPS, do_sample=False, eos_token_id=list(ENDS))
+        found = oracle.generate(**inputs, **settings, max_new_tokens=STEPS, do_sample=False, eos_token_id=list(ENDS))
     return prompts.decode(found[0, len(ids) :].tolist())
 
 
@@ -106,6 +109,21 @@ def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any, coun
     found = model.query(images, "What changed?", settings={"max_tokens": STEPS})
 
     assert found["answer"] == answer_of(oracle, model, prompt, images)
+
+
+@pytest.mark.parametrize("count", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_a_repetition_penalty_is_that_of_transformers(model: VisionModel, oracle: Any, count: int) -> None:
+    # A larger one makes random weights choose the id of images, which is no word of a prompt here.
+    images, penalties = IMAGES[:count], (1.1 if count else 1.3, 0.8)
+    prompt = prompts_of(model).query("What changed?", reasoning=False, refs=(), images=count)
+    task = {"skill": "query", "image": images, "question": "What changed?"}
+
+    settings = [{"max_tokens": STEPS, "repetition_penalty": penalty} for penalty in (1.0, *penalties)]
+    plain, *found = model.batch([task | {"settings": one} for one in settings], errors="raise")
+
+    wanted = [answer_of(oracle, model, prompt, images, repetition_penalty=penalty) for penalty in penalties]
+    assert [one["answer"] for one in found] == wanted
+    assert count or len({plain["answer"], *wanted}) > 1
 
 
 def test_a_second_turn_computes_neither_the_first_one_nor_its_answer_again(
@@ -185,6 +203,8 @@ def tasks_of(count: int) -> list[dict[str, Any]]:
         task["settings"] = {"max_tokens": 24, "max_objects": 2}
         if number % 3 == 0:
             task["settings"] |= {"temperature": 1.0, "seed": number}
+        if number % 4 == 0:
+            task["settings"] |= {"repetition_penalty": 1.5}
     return tasks
 
 
@@ -246,8 +266,28 @@ def test_a_picture_that_cannot_be_resized_fails_its_own_call_alone(model: Vision
 
 
 def test_more_images_than_the_context_holds_are_refused_with_the_numbers(model: VisionModel) -> None:
-    with pytest.raises(CapacityError, match=r"for 12 images .* this model's context has 400"):
+    with pytest.raises(
+        CapacityError, match=r"for 12 images .* this model's context has 400: give fewer or smaller images"
+    ):
         model.query([IMAGES[2]] * 12, "What changed?")
+    with pytest.raises(
+        CapacityError, match=r"needs \d+ positions, but this model's context has 400: shorten the text by"
+    ):
+        model.query(IMAGES[2], "What? " * 200)
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_conversations_are_among_the_tasks_of_a_batch(model: VisionModel) -> None:
+    turns = [*MESSAGES[:2], {"role": "assistant", "content": None}, MESSAGES[3]]
+    settings: Any = {"max_tokens": 4}
+    wanted = [model.chat(MESSAGES, settings=settings), model.chat(turns, settings=settings)]
+
+    tasks = [{"skill": "chat", "messages": asked, "settings": settings} for asked in (MESSAGES, turns, MESSAGES[:3])]
+    *found, refused = model.batch(tasks)
+
+    assert [one["answer"] for one in found] == [one["answer"] for one in wanted]
+    assert isinstance(refused, PromptError)
+    assert "task 2: the last message is the assistant's" in str(refused)
 
 
 def test_what_the_family_does_not_do_is_refused(model: VisionModel) -> None:
@@ -259,6 +299,56 @@ def test_what_the_family_does_not_do_is_refused(model: VisionModel) -> None:
         model.point(IMAGES[0], "mug", spatial_refs=[(0.5, 0.5)])
     with pytest.raises(SettingsError, match="caption length 'huge'"):
         model.caption(IMAGES[0], "huge")
+
+
+def with_generation(folder: Path, copy: Path, **raw: Any) -> Path:
+    shutil.copytree(folder, copy)
+    (copy / "generation_config.json").write_text(json.dumps(raw))
+    return copy
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_every_id_that_the_files_name_ends_an_answer(folder: Path, tmp_path: Path) -> None:
+    copy = with_generation(folder, tmp_path / "copy", eos_token_id=[*ENDS, 999, *range(300)])
+    with photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE) as loaded:
+        vocabulary = prompts_of(loaded).vocabulary
+        found = loaded.query(None, "Why?")
+
+    assert (vocabulary.end, *vocabulary.other_ends) == (*ENDS, *range(300))
+    for end in ENDS:
+        grammar = TextGrammar(vocabulary, 9)
+        grammar.accept(Token(end))
+        assert grammar.finish_reason == "stop"
+    assert (found["answer"], found.finish_reason, found.metrics.output_tokens) == ("", "stop", 1)
+
+
+@pytest.mark.parametrize("case", ["3"], indirect=True)
+def test_answers_in_words_begin_with_the_checkpoints_settings_where_that_was_asked_for(
+    folder: Path, tmp_path: Path, model: VisionModel
+) -> None:
+    makers = {"temperature": 2.0, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.2}
+    copy = with_generation(folder, tmp_path / "copy", do_sample=True, **makers)
+    image, short, asked = IMAGES[0], {"max_tokens": 12, "seed": 3}, [{"role": "user", "content": "Why?"}]
+    with (
+        photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE) as greedy,
+        photonlite.load(copy, device="cpu", dtype="float32", engine=ENGINE, sampling="checkpoint") as loaded,
+    ):
+        assert greedy.sampling_defaults == loaded.sampling_defaults == makers
+        for ask in (
+            lambda one, more: one.caption(image, settings=short | more)["caption"],
+            lambda one, more: one.query(image, "Why?", settings=short | more)["answer"],
+            lambda one, more: one.chat(asked, settings=short | more)["answer"],
+        ):
+            plain, sampled = ask(model, {}), ask(model, makers)
+            assert ask(greedy, {}) == plain
+            assert ask(loaded, {}) == sampled != plain
+            assert ask(loaded, {"temperature": 0, "repetition_penalty": 1}) == plain
+        for typed in ({"choices": ["a", "b"]}, {"regex": "[a-f]{6}"}):
+            wanted = model.query(image, "Why?", settings=short, **typed)["answer"]
+            assert loaded.query(image, "Why?", settings=short, **typed)["answer"] == wanted
+        assert rounded(loaded.detect(image, "mug", short)) == rounded(model.detect(image, "mug", short))
+    with pytest.raises(SettingsError, match="sampling is 'makers': it must be 'greedy' or 'checkpoint'"):
+        photonlite.load(copy, sampling="makers")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("missing", ["preprocessor_config.json", "tokenizer.json"])

@@ -1,11 +1,21 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from photonlite.errors import ConfigError
+from photonlite.config import EngineConfig
+from photonlite.engine import build
+from photonlite.errors import CapacityError, ConfigError
+from photonlite.models.qwen.checkpoint import DEFAULT_CONTEXT
 from photonlite.models.qwen.config import QwenConfig
+from photonlite.models.qwen.fused.layers import block_weights
+from photonlite.models.qwen.fused.prefill import FusedPrefill
+from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
+from photonlite.runner.buffers import Buffers, PagedCache
+from photonlite.runner.memory import bytes_of_page, plan_memory
+from photonlite.runner.patches import PatchImages
 from tests.models.qwen.tiny import settings
 
 IDS = {
@@ -105,6 +115,15 @@ PUBLIC = {
 }
 """Configurations, bytes of keys and values a position in bfloat16, and parameters, by name."""
 
+META = torch.device("meta")
+PREPROCESSORS = {
+    False: {"patch_size": 14, "min_pixels": 3136, "max_pixels": 12845056},
+    True: {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 16777216}},
+}
+"""Of the releases, by whether they are of the newer generation."""
+for _preprocessor in PREPROCESSORS.values():
+    _preprocessor |= {"merge_size": 2, "temporal_patch_size": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_sizes_are_built_without_memory(name: str) -> None:
@@ -114,7 +133,33 @@ def test_public_sizes_are_built_without_memory(name: str) -> None:
         model = QwenModel(config, settings("3" if config.version.newer else "2.5", config))
 
     assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(parameters, rel=0.01)
-    assert 2 * 2 * config.text.layers * config.text.kv_heads * config.text.head_dim == kv_bytes
+    assert bytes_of_page(model.shape, torch.bfloat16, 1) == kv_bytes
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_memory_of_public_sizes_is_planned_as_it_is_taken(name: str) -> None:
+    raw, kv_bytes, _ = PUBLIC[name]
+    config = QwenConfig.from_dict(raw)
+    config = replace(config, text=replace(config.text, max_context=DEFAULT_CONTEXT))
+    images = ImageSettings.from_dict(PREPROCESSORS[config.version.newer], config.vision)
+    with META:
+        model = QwenModel(config, images).to(torch.bfloat16)
+        prompts = FusedPrefill(block_weights(model.text), *torch.empty(2, 1), config.text.heads)
+    shape = build._slot_shape(model, EngineConfig(), 64)
+    longest = DEFAULT_CONTEXT // 16 + 1  # and the copy of a last page
+    plan = plan_memory(model.shape, torch.bfloat16, page_size=16, max_rows=64, kv_cache_bytes=longest * 17 * kv_bytes)
+    cache = PagedCache(model.shape, plan.pages, 16, META, torch.bfloat16)
+    patches = PatchImages(model.vision, images, max_units=EngineConfig().max_crops, longest=DEFAULT_CONTEXT)
+    buffers = Buffers(shape, META, torch.bfloat16, dim=config.text.dim, crops=patches.input_shape)
+
+    assert plan.kv_bytes == cache.keys.nbytes + cache.values.nbytes == plan.pages * 16 * kv_bytes
+    assert plan.kv_bytes <= longest * 17 * kv_bytes
+    with pytest.raises(CapacityError, match=f"{DEFAULT_CONTEXT} positions need {longest}"):
+        plan_memory(model.shape, torch.bfloat16, page_size=16, max_rows=64, kv_cache_bytes=longest * 16 * kv_bytes)
+    # A slot has room for the largest image and no more, and takes megabytes beside gigabytes of weights.
+    assert patches.input_shape == (images.most_patches, images.patch_bytes)
+    assert sum(one.nbytes for one in vars(buffers).values()) < 64 * 2**20
+    assert prompts.activation_bytes(4096) < 2 * 2**30
 
 
 def test_a_released_and_a_rewritten_configuration_read_the_same() -> None:
@@ -150,7 +195,7 @@ def test_generations_differ_where_they_should() -> None:
         (("text_config",), 7, "text_config in config.json is 7"),
         (("vision_config",), None, "vision_config in config.json is missing"),
         (("image_token_id",), None, "image_token_id is missing"),
-        (("image_token_id",), 151936, "image_id is 151936, but the vocabulary has 151936"),
+        (("image_token_id",), 151936, "image_token_id is 151936, but the vocabulary has 151936"),
         (("text_config", "hidden_size"), 0, "text_config.hidden_size is 0"),
         (("text_config", "num_hidden_layers"), "many", "text_config.num_hidden_layers is 'many'"),
         (("text_config", "vocab_size"), True, "text_config.vocab_size is True"),

@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         "stale mask: the grammar has not seen the last token",
         "engine/core.py",
-        """        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if outstanding == 1 else None
+        """        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if knows else None
 """,
         """        allowed = grammar.allowed
 """,
@@ -335,6 +335,27 @@ MUTANTS = [
         "row.index, one.top_k",
         "row.index, 0",
         "tests/api/test_model.py",
+    ),
+    Mutant(
+        "sampling: a penalty does not wait for the token before",
+        "engine/core.py",
+        "            knows = outstanding == 1 and sequence.repetition_penalty == 1  #",
+        "            knows = outstanding == 1  #",
+        SIMULATION,
+    ),
+    Mutant(
+        "sampling: a penalty holds for what a grammar lists",
+        "runner/step_executor.py",
+        "one.repetition_penalty if wanted.free else 1.0",
+        "one.repetition_penalty",
+        "tests/test_equality.py",
+    ),
+    Mutant(
+        "sampling: a new sequence inherits what the last one in its row has seen",
+        "runner/seen_ids.py",
+        "if known is None or known.number != sequence.number:",
+        "if known is None:",
+        "tests/runner/test_seen_ids.py",
     ),
     Mutant(
         "threads: requests are submitted without the gate",

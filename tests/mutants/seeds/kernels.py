@@ -13,8 +13,8 @@ MUTANTS = [
     Mutant(
         "a masked id can be chosen",
         "kernels/reference/sampling.py",
-        "return torch.where(allowed, logits, -math.inf)",
-        "return torch.where(allowed, logits, logits - 1)",
+        "return torch.where(unpack_bits(masks, logits.shape[-1]), logits, -math.inf)",
+        "return torch.where(unpack_bits(masks, logits.shape[-1]), logits, logits - 1)",
         "tests/runner/test_tokens.py",
     ),
     Mutant(

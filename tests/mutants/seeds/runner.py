@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "a scored batch leaves the masks on the host",
         "runner/sampling_params.py",
-        'WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored"})',
-        'WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed"})',
+        'WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "scored", "penalized"})',
+        'WITH_IDS: frozenset[Variant] = frozenset({"text", "decide", "mixed", "penalized"})',
         "tests/runner/test_torch_model_runner.py",
     ),
     Mutant(

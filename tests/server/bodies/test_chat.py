@@ -67,9 +67,10 @@ def test_messages_alone_are_enough() -> None:
 
 
 def test_settings_go_to_the_model_under_its_own_names() -> None:
-    chat = read(max_completion_tokens=5, temperature=0.5, top_p=0.9, top_k=20, seed=3)
+    settings = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.3, "seed": 3}
+    chat = read(max_completion_tokens=5, **settings)
 
-    assert chat.arguments["settings"] == {"max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 20, "seed": 3}
+    assert chat.arguments["settings"] == settings | {"max_tokens": 5}
     assert read(max_tokens=7).arguments["settings"] == {"max_tokens": 7}
 
 
