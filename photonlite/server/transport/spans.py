@@ -5,15 +5,15 @@ They are made where a provider of tracers has been set before the application is
 
 ```
 POST /v1/detect   ├────────────────────────────────────────────┤
-preprocess            ├─────┤
-queue                       ├──────────────┤   until the first step with the prompt: the encoder's time is inside
-encode                             ├───────┤
-prefill                                    ├─────┤
-decode                                           ├──────────┤   ends when the answer is there
+preprocess          ├─────┤
+queue                     ├────────┤           until the step with the prompt is launched, perhaps behind the encoder's
+encode                           ├──────┤
+prefill                                 ├──────┤
+decode                                         ├──────────┤   ends when the answer is there
 ```
 
-The stages are placed by their durations, back from that moment. Those of an answer that took several requests are sums:
-they begin with the request at the earliest.
+The stages are placed by their durations: from the call on, which the time to the first token tells, and back from the
+end. Those of an answer that took several requests are sums; they stay inside its span.
 """
 
 import time
@@ -82,9 +82,10 @@ class RequestSpan:
         if not self._span.is_recording():
             return
         parent = self._api.set_span_in_context(self._span)
-        for name, start, end in stages(metrics, time.time_ns()):
-            span = self._tracer.start_span(name, context=parent, start_time=max(self._begun, start))
-            span.end(end_time=max(self._begun, end))
+        now = time.time_ns()
+        for name, *times in stages(metrics, now):
+            start, end = (min(max(self._begun, at), now) for at in times)
+            self._tracer.start_span(name, context=parent, start_time=start).end(end_time=end)
 
     def end(self, method: str, route: str, status: int, tokens: tuple[int, int]) -> None:
         span = self._span
@@ -114,10 +115,11 @@ def stages(metrics: Metrics, end: int) -> Iterator[tuple[str, int, int]]:
     """Yield name, start and end in nanoseconds of each stage that took time, of an answer that came at `end`."""
     first_token = end - round(metrics.decode_s * _NS)
     prefill = first_token - round(metrics.prefill_s * _NS)
-    queue = prefill - round(metrics.queue_s * _NS)
+    call = first_token - round(metrics.time_to_first_token_s * _NS)
+    queue = call + round(metrics.preprocess_s * _NS)
     for name, start, until in (
-        ("preprocess", queue - round(metrics.preprocess_s * _NS), queue),
-        ("queue", queue, prefill),
+        ("preprocess", call, queue),
+        ("queue", queue, queue + round(metrics.queue_s * _NS)),
         ("encode", prefill - round(metrics.encode_s * _NS), prefill),
         ("prefill", prefill, first_token),
         ("decode", first_token, end),

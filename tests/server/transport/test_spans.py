@@ -25,10 +25,10 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 MS = 1_000_000
 
 
-def test_stages_are_placed_back_from_the_end() -> None:
-    metrics = Metrics(preprocess_s=0.001, queue_s=0.005, encode_s=0.002, prefill_s=0.003, decode_s=0.004)
+def test_stages_are_placed_from_the_call_on_and_back_from_the_end() -> None:
+    times = {"preprocess_s": 0.001, "queue_s": 0.005, "encode_s": 0.002, "prefill_s": 0.003, "decode_s": 0.004}
 
-    assert list(stages(metrics, 100 * MS)) == [
+    assert list(stages(Metrics(**times, time_to_first_token_s=0.009), 100 * MS)) == [
         ("preprocess", 87 * MS, 88 * MS),
         ("queue", 88 * MS, 93 * MS),
         ("encode", 91 * MS, 93 * MS),
@@ -77,7 +77,9 @@ def spans() -> Iterator[Spans]:
 
 def test_a_request_is_a_span_with_its_stages(spans: Spans) -> None:
     fake = FakeModel()
-    fake.results["query"] = Answer("two", metrics=Metrics(0.001, 0.002, 0.003, 0.004, 740, 3, queue_s=0.005))
+    # Longer than the request: sums of several.
+    metrics = Metrics(0.001, 2.0, 0.003, 0.004, 740, 3, time_to_first_token_s=0.5, queue_s=5.0)
+    fake.results["query"] = Answer("two", metrics=metrics)
     answer = spans.client(fake).post("/v1/query", json={"question": "why?"})
     span, below = spans.take()
 
