@@ -8,7 +8,7 @@ from pathlib import Path
 import photonlite
 from photonlite.cli.run import import_extra
 from photonlite.cli.settings import read_settings
-from photonlite.server.config import ServerConfig, read_keys
+from photonlite.server.config import ServerConfig, read_access
 
 _MISSING = "the server needs the package {name!r}, which is not installed: pip install 'photonlite[serve]'"
 
@@ -35,8 +35,7 @@ def run_server(options: argparse.Namespace) -> int:
         )
 
         def reload() -> ServerConfig:
-            weights = read_keys(Path(choice.api_key_file or ""))
-            return dataclasses.replace(config, api_keys=tuple(weights), key_weights=weights)
+            return dataclasses.replace(config, **read_access(Path(choice.api_key_file or "")))
 
         return int(
             run.serve(

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.errors import InputError
-from photonlite.server.config import ServerConfig, read_keys
+from photonlite.server.config import ServerConfig, read_access
 from photonlite.settings import (
     MIB,
     PREFIX,
@@ -92,8 +92,7 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
         return from_table(cls, values, place) | from_environment(cls, environ)
 
     choice = build(Choice, given(Choice) | _flags(Choice, options))
-    keys = {} if choice.api_key_file is None else read_keys(Path(choice.api_key_file))
-    access = {"api_keys": tuple(keys), "key_weights": {key: weight for key, weight in keys.items() if weight != 1}}
+    access = {} if choice.api_key_file is None else read_access(Path(choice.api_key_file))
     engine = from_assignments(EngineConfig, options.engine, "--engine")
     return ServeSettings(
         choice,

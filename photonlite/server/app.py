@@ -15,6 +15,8 @@ from photonlite.server.ingress import Ingress
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.routes import docs, moondream, openai, playground, realtime, service
 from photonlite.server.transport.middleware import AccessLog, ErrorResponses
+from photonlite.server.transport.spans import find_spans
+from photonlite.server.transport.trace_context import ID_HEADER
 
 
 def create_app(model: ServedModel, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
@@ -25,8 +27,8 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
         CORSMiddleware,
         allow_origins=list(config.cors_origins),
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth"],
-        expose_headers=["Retry-After", "X-Request-ID"],
+        allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth", ID_HEADER, "traceparent", "tracestate"],
+        expose_headers=["Retry-After", ID_HEADER],
     )
     app = Starlette(
         routes=[
@@ -38,7 +40,7 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
             *playground.routes(),
         ],
         middleware=[
-            Middleware(AccessLog, config=config, http=http),
+            Middleware(AccessLog, config=config, http=http, spans=find_spans()),
             *([cors] if config.cors_origins else []),
             Middleware(ErrorResponses, config=config),
         ],

@@ -24,8 +24,9 @@ from photonlite.server.limits import callers
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter, try_later
 from photonlite.server.limits.turns import EngineTurns, Kind, Turn, kind_of
-from photonlite.server.transport.logs import count_tokens, request_id
+from photonlite.server.transport.logs import count_tokens
 from photonlite.server.transport.streams import ClientWatch, WatchedStream
+from photonlite.server.transport.trace_context import request_id
 
 _LEAST_S = 1e-6  # deadline of a call whose time is over: it ends with the error of its deadline
 

@@ -151,8 +151,8 @@ class DrainingServer(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _refused(self, status: int, code: str) -> None:
-        log("refused", status=status, code=code)
+    def _refused(self, status: int, code: str, id: str) -> None:
+        log("refused", id=id, status=status, code=code)
         if self._http is not None:
             self._http.refused(status)
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from photonlite.errors import InputError
-from photonlite.server.config import read_keys
+from photonlite.server.config import read_access
 
 KEY = "0123456789abcdef"
 
@@ -15,7 +15,7 @@ def test_a_key_file_writable_by_others_is_refused(tmp_path: Path, mode: int) -> 
     path.chmod(mode)
 
     with pytest.raises(InputError, match=rf"can be written by other users \(mode {mode:o}\): chmod 600") as caught:
-        read_keys(path)
+        read_access(path)
     assert KEY not in str(caught.value)
 
 
@@ -25,23 +25,33 @@ def test_a_key_file_readable_by_others_is_accepted(tmp_path: Path, mode: int) ->
     path.write_text(f"# of the robots\n{KEY}\n")
     path.chmod(mode)
 
-    assert read_keys(path) == {KEY: 1}
+    assert read_access(path) == {"api_keys": (KEY,), "key_weights": {}, "metrics_keys": ()}
 
 
-def test_a_key_may_have_a_weight(tmp_path: Path) -> None:
+def test_a_key_may_have_a_weight_and_read_metrics(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text(f"{KEY} weight=2\n{KEY[::-1]}\tweight=0.5\n{KEY}x\n")
+    path.write_text(f"{KEY} weight=2\n{KEY[::-1]}\tweight=0.5 metrics\n{KEY}x\n{KEY}y\t metrics\n")
     path.chmod(0o600)
 
-    assert read_keys(path) == {KEY: 2, KEY[::-1]: 0.5, f"{KEY}x": 1}
+    assert read_access(path) == {
+        "api_keys": (KEY, KEY[::-1], f"{KEY}x", f"{KEY}y"),
+        "key_weights": {KEY: 2, KEY[::-1]: 0.5},
+        "metrics_keys": (KEY[::-1], f"{KEY}y"),
+    }
 
 
-@pytest.mark.parametrize("rest", ["weight=0", "weight=-1", "weight=two", "weight=inf", "wait=2", "weight=1 weight=2"])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("weight=0", "weight=-1", "weight=two", "weight=inf", "wait=2", "weight=1 weight=2"),
+        *("metric", "metrics weight=2", "metrics metrics"),
+    ],
+)
 def test_an_invalid_weight_is_refused_without_quoting_the_line(tmp_path: Path, rest: str) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{KEY * 2}\n{KEY} {rest}\n")
     path.chmod(0o600)
 
     with pytest.raises(InputError, match=r"key 2 of .* write KEY, or KEY weight=2") as caught:
-        read_keys(path)
+        read_access(path)
     assert KEY not in str(caught.value)

@@ -143,9 +143,19 @@ def test_metrics_need_a_key_if_the_server_has_keys() -> None:
     assert asked.get("/metrics", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
 
 
+@pytest.mark.parametrize(("readers", "status"), [((), 403), ((KEY[::-1],), 403), ((KEY,), 200)])
+def test_one_of_several_keys_does_not_read_what_others_do(readers: tuple[str, ...], status: int) -> None:
+    asked = client(api_keys=(KEY, KEY[::-1]), metrics_keys=readers)
+    answer = asked.get("/metrics", headers={"X-Moondream-Auth": KEY})
+
+    assert answer.status_code == status
+    assert ("photonlite_" in answer.text) == (status == 200)
+    assert asked.get("/metrics", headers={"X-Moondream-Auth": "made-up"}).status_code == 401
+
+
 def test_requests_and_tokens_are_counted_by_key() -> None:
     other = KEY[::-1]
-    asked = client(api_keys=(KEY, other))
+    asked = client(api_keys=(KEY, other), metrics_keys=(KEY,))
     for key in (KEY, KEY, other, "made-up"):
         asked.post("/v1/query", json={"question": "why?"}, headers={"X-Moondream-Auth": key})
     answer = asked.get("/metrics", headers={"X-Moondream-Auth": KEY})

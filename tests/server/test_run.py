@@ -306,7 +306,7 @@ import dataclasses, sys
 from pathlib import Path
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.config import read_keys
+from photonlite.server.config import read_access
 from photonlite.server.transport.listening import listen
 from photonlite.server.transport.logs import json_lines
 from photonlite.server.run import run
@@ -314,8 +314,8 @@ from tests.server.fake import FakeModel
 from tests.server.told import say
 
 path = Path(sys.argv[1])
-config = ServerConfig(port=0, drain_s=0.0, api_keys=tuple(read_keys(path)))
-reload = lambda: dataclasses.replace(config, api_keys=tuple(read_keys(path)), key_weights=read_keys(path))
+config = ServerConfig(port=0, drain_s=0.0, **read_access(path))
+reload = lambda: dataclasses.replace(config, **read_access(path))
 start = lambda host, port: say(f"serving on {port}")
 with json_lines(sys.stdout):
     sys.exit(run(create_app(FakeModel(), config), config, listen(config), on_start=start, reload=reload))

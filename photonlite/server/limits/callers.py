@@ -48,6 +48,14 @@ def identify(connection: HTTPConnection, config: ServerConfig) -> Caller:
     return Caller(tenant, config.key_weights.get(key, 1.0), tenant)
 
 
+def check_metrics(connection: HTTPConnection, config: ServerConfig) -> None:
+    """Refuse `/metrics`, which show what all callers do, to one of several keys: 403, unless it is to read them."""
+    identify(connection, config)
+    if len(config.api_keys) > 1 and _key_of(connection) not in config.metrics_keys:
+        message = "the metrics show what other keys do: write `metrics` behind a key of the key file that may read them"
+        raise HttpError(403, message, code="metrics_refused")
+
+
 def chosen_protocol(offered: Sequence[str]) -> str | None:
     """Choose one of a client's subprotocols, `PROTOCOL` or its key: a browser gives up unless one is chosen."""
     if PROTOCOL in offered:

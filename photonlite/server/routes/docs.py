@@ -40,7 +40,7 @@ _SCHEMES: Final[Json] = {
 _REASONS: Final = {
     400: "The body or the image cannot be read, or an answer cannot be held to the schema or the pattern.",
     401: "The API key is missing or wrong.",
-    403: "A page of another site sent it.",
+    403: "A page of another site sent it, or the key may not read the metrics.",
     404: "There is no such path or model.",
     408: "The body did not come in time.",
     413: "The body, or the image in it, is too large.",
@@ -127,7 +127,7 @@ def _paths(schemas: Json) -> Json:
     service = {
         "/health": _service("health", "Tell whether the engine lives", _json(Status), probe=True),
         "/ready": _service("ready", "Tell whether the model answers", _json(Status), probe=True),
-        "/metrics": _operation("metrics", "Service", "Counters and histograms for Prometheus", text, (421, 401)),
+        "/metrics": _operation("metrics", "Service", "Counters and histograms for Prometheus", text, (421, 401, 403)),
         "/openapi.json": _service("openapi", "Return this document", document),
         "/docs": _service("docs", "Show this document as a page", html),
         "/": _service("playground", "Show a page to try the model", html),

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
 from photonlite.server.bodies.reading import read_skill_request
 from photonlite.server.bodies.skills import outcome_of
@@ -25,7 +26,7 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
         call, streamed = await _read_call(ingress, skill, request, permit)
         if call.stream:
             stream = await ingress.stream(call, permit, request)
-            return EventResponse(_text_events(stream, permit), stream, permit)
+            return EventResponse(_text_events(stream, permit, request.scope), stream, permit)
         result = await ingress.answer(call, permit, request)
         answer = {**result, **outcome_of(result), "request_id": permit.id}
         if skill != "segment":
@@ -54,12 +55,12 @@ async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: P
     return Call(skill, loaded[0] if loaded else None, read.arguments, stream, strict=read.strict), read.stream
 
 
-async def _text_events(stream: WatchedStream, permit: Permit) -> AsyncGenerator[bytes, None]:
+async def _text_events(stream: WatchedStream, permit: Permit, scope: Scope) -> AsyncGenerator[bytes, None]:
     try:
         async for text in stream:
             yield event({"chunk": text, "completed": False})
     except Exception as error:
-        yield failure_event(error)
+        yield failure_event(error, scope)
         return
     result = stream.result
     more = {name: result[name] for name in ("reasoning", "scores") if name in result}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
 from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json, validate
@@ -94,7 +95,7 @@ async def _answer(
     head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.model.name}
     if asked.stream:
         stream = await ingress.stream(call, permit, request)
-        return EventResponse(_events(stream, asked, head), stream, permit)
+        return EventResponse(_events(stream, asked, head, request.scope), stream, permit)
     result = await ingress.answer(call, permit, request)
     stop = StopSequences(asked.stop)
     text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
@@ -102,7 +103,9 @@ async def _answer(
     return JSONResponse(chat.ChatCompletion(**head, choices=[choice], usage=chat.Usage.of(result)).model_dump())
 
 
-async def _events(stream: WatchedStream, asked: chat.ChatCompletionRequest, head: Json) -> AsyncGenerator[bytes, None]:
+async def _events(
+    stream: WatchedStream, asked: chat.ChatCompletionRequest, head: Json, scope: Scope
+) -> AsyncGenerator[bytes, None]:
     left_out = None if asked.include_usage else {"usage"}
 
     def chunk(choices: list[chat.ChunkChoice], usage: chat.Usage | None = None) -> bytes:
@@ -120,7 +123,7 @@ async def _events(stream: WatchedStream, asked: chat.ChatCompletionRequest, head
             if stop.met and not asked.include_usage:
                 break  # closing the stream cancels the rest; counting its tokens takes waiting for its end
     except Exception as error:
-        yield failure_event(error)
+        yield failure_event(error, scope)
         return
     if rest := stop.flush():
         yield piece(rest)

@@ -228,7 +228,7 @@ class RealtimeConnection:
 
     def _tell(self, error: BaseException, frame: int | None) -> None:
         failure = to_http(error)
-        log_unforeseen("a frame failed", error, failure, self._permit.id)
+        log_unforeseen("a frame failed", error, failure, self._socket.scope)
         self._outbox.put({"type": "error", "frame": frame, **failure.body})
 
 

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from photonlite.server.calls import ServedModel
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.callers import identify
+from photonlite.server.limits.callers import check_metrics
 from photonlite.server.metrics import HttpMetrics
 
 STALLED_S = 30.0  # seconds without a tick after which an engine counts as stuck: longer than any step takes
@@ -22,7 +22,7 @@ _PREFIX = "photonlite_engine_"
 
 
 def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
-    """Return the routes. Only `/metrics` needs a key where the server has keys: the metrics show what others do."""
+    """Return the routes. Only `/metrics` needs a key where the server has keys."""
     http.registry.register(EngineCollector(ingress))
     ProcessCollector(registry=http.registry)
 
@@ -38,7 +38,7 @@ def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
         return JSONResponse({"status": "ready", "model": ingress.model.name})
 
     async def metrics(request: Request) -> Response:
-        identify(request, ingress.config)
+        check_metrics(request, ingress.config)
         return Response(generate_latest(http.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return [Route(f"/{answer.__name__}", answer, methods=["GET"]) for answer in (health, ready, metrics)]

@@ -17,18 +17,20 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Response
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.limits.callers import Caller, network_of
 from photonlite.server.limits.limiter import Shares, may_hold
+from photonlite.server.transport.trace_context import ID_HEADER, new_id, request_id, sane_id
 
 MAX_HEADER_BYTES = 32 * 1024  # limit of headers in pieces; a block that arrives at once may be a little longer
 
@@ -50,13 +52,19 @@ def join_reserve(reserve: dict[Any, None], connection: Any) -> None:
         silent.refuse_crowd()
 
 
-def probes_only(app: ASGIApp, refusal: HttpError, refused: Callable[[int, str], None]) -> ASGIApp:
+Refused = Callable[[int, str, str], None]  # called with status, code and request id of what the application never saw
+
+
+def probes_only(app: ASGIApp, refusal: HttpError, refused: Refused) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("path") in PROBES:
             await app(scope, receive, send)
             return
-        refused(refusal.status, refusal.code)
-        await refusal.response()(scope, receive, send)
+        id = request_id(scope)
+        refused(refusal.status, refusal.code, id)
+        response = refusal.response()
+        response.headers[ID_HEADER] = id
+        await response(scope, receive, send)
 
     return answer
 
@@ -68,9 +76,9 @@ def too_many(held: int, limit: int, mine: int) -> HttpError:
 
 
 class LimitedConfig(uvicorn.Config):
-    """uvicorn's settings and ours; `refused` gets status and code of connections refused before the application."""
+    """uvicorn's settings and ours; `refused` is told of connections refused before the application."""
 
-    def __init__(self, app: Any, limits: ServerConfig, refused: Callable[[int, str], None]) -> None:
+    def __init__(self, app: Any, limits: ServerConfig, refused: Refused) -> None:
         self.limits = limits
         self.refused = refused
         self.reserve: dict[HttpConnection, None] = {}  # connections beyond the limit, in the order in which they came
@@ -131,6 +139,18 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
     """A WebSocket; pieces count against `max_open_bytes` when they arrive, whole messages in the application."""
 
     _arriving = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        send = self.conn.send_response
+        self.conn.send_response = lambda response: send(self._identified(response))  # type: ignore[method-assign]
+
+    def _identified(self, response: Response) -> Response:
+        """Give a refused handshake its id; responses of the application have one."""
+        if ID_HEADER not in response.headers:
+            given = self.request.headers.get_all(ID_HEADER)
+            response.headers[ID_HEADER] = sane_id([value.encode("latin-1") for value in given])
+        return response
 
     def data_received(self, data: bytes) -> None:
         size = 2 * len(data)  # joining the pieces of a message copies them
@@ -209,7 +229,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         if self._crowd is not None:
-            self.refuse_crowd()
+            self._refuse(self._crowd, request_id(cast(Scope, self.scope)))
         else:
             super().handle_websocket_upgrade(event)
 
@@ -262,17 +282,18 @@ class HttpConnection(_SendDeadline, H11Protocol):
         else:
             self.transport.abort()
 
-    def _refuse(self, error: HttpError) -> None:
-        """Answer in the place of the application, and close."""
+    def _refuse(self, error: HttpError, id: str | None = None) -> None:
+        """Answer in the place of the application, and close; without an id, to a request that was not understood."""
         self._await(None)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            error.headers["Connection"] = "close"
+            id = id or new_id()
+            error.headers |= {"Connection": "close", ID_HEADER: id}
             refusal = error.response()
             start = h11.Response(status_code=error.status, headers=refusal.raw_headers)
-            self.config.refused(error.status, error.code)
+            self.config.refused(error.status, error.code, id)
             for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

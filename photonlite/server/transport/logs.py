@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import queue
-import secrets
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from photonlite.server.errors import UNFORESEEN, HttpError
+from photonlite.server.transport.trace_context import log_fields
 
 LOGGER = logging.getLogger("photonlite.server")
 
@@ -23,19 +23,15 @@ _WAITING = 10_000  # lines that may wait for a slow reader; further ones are dro
 _LONGEST: Final = 300  # characters of a library's message in the log
 
 
-def request_id(scope: Scope) -> str:
-    """Return the id of a request; it is made at the first call."""
-    state = scope.setdefault("state", {})
-    return str(state.setdefault("request_id", secrets.token_hex(12)))
-
-
 def count_tokens(connection: HTTPConnection | None, result: Mapping[str, Any]) -> None:
-    """Add the tokens of prompt and answer to those of a connection's request, for its log line and the metrics."""
+    """Add the tokens of prompt and answer to those of a connection's request, for its log line, metrics and span."""
     metrics = getattr(result, "metrics", None)
     if connection is not None and metrics is not None:
         state = connection.scope.setdefault("state", {})
         prompt, answer = state.get("tokens", (0, 0))
         state["tokens"] = prompt + metrics.prompt_tokens, answer + metrics.output_tokens
+        if "span" in state and connection.scope["type"] == "http":  # a WebSocket's frames would be spans without end
+            state["span"].answered(metrics)
 
 
 def log(event: str, **fields: Any) -> None:
@@ -43,10 +39,10 @@ def log(event: str, **fields: Any) -> None:
     LOGGER.info(event, extra={"fields": fields})
 
 
-def log_unforeseen(event: str, error: BaseException, failure: HttpError, id: str | None = None) -> None:
+def log_unforeseen(event: str, error: BaseException, failure: HttpError, scope: Scope) -> None:
     """Log the traceback of an error that clients see as `internal_error` only."""
     if failure.status == UNFORESEEN:
-        LOGGER.error(event, exc_info=error, extra={"fields": {} if id is None else {"id": id}})
+        LOGGER.error(event, exc_info=error, extra={"fields": log_fields(scope)})
 
 
 @contextlib.contextmanager

@@ -14,7 +14,9 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError, to_http
 from photonlite.server.limits.callers import WrongKeyDelay, check_host, identify
 from photonlite.server.metrics import UNMATCHED, HttpMetrics
-from photonlite.server.transport.logs import log, log_unforeseen, request_id
+from photonlite.server.transport.logs import log, log_unforeseen
+from photonlite.server.transport.spans import RequestSpan, RequestSpans
+from photonlite.server.transport.trace_context import ID_HEADER, log_fields, request_id
 
 _INTERNAL_ERROR: Final = 1011  # close code of a WebSocket whose handler failed
 _LINGER_S: Final = 2.0  # seconds for which a client whose request was refused may go on sending it
@@ -24,10 +26,13 @@ _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 class AccessLog:
     """Logs and counts requests and gives responses their ids; one cancelled by the server's stop is answered 503."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, http: HttpMetrics) -> None:
+    def __init__(
+        self, app: ASGIApp, config: ServerConfig, http: HttpMetrics, spans: RequestSpans | None = None
+    ) -> None:
         self._app = app
         self._config = config
         self._http = http
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":  # of ASGI servers other than ours
@@ -35,6 +40,7 @@ class AccessLog:
             return
         exchange = _Exchange(scope, receive, send)
         started = time.perf_counter()
+        span = None if self._spans is None else self._spans.begin(scope, _method(scope))
         self._http.began()
         try:
             await self._app(scope, exchange.receive, exchange.send)
@@ -44,13 +50,13 @@ class AccessLog:
             error = HttpError(503, "the server stopped before the answer was complete: ask another one", code="stopped")
             await error.response()(scope, receive, exchange.send)
         finally:
-            self._write(scope, exchange, time.perf_counter() - started)
+            self._write(scope, exchange, time.perf_counter() - started, span)
 
-    def _write(self, scope: Scope, exchange: "_Exchange", seconds: float) -> None:
+    def _write(self, scope: Scope, exchange: "_Exchange", seconds: float, span: RequestSpan | None) -> None:
         is_http = scope["type"] == "http"
         status = exchange.status or (CLIENT_CLOSED if exchange.gone else 500)
         route: Any = getattr(scope.get("route"), "path", None) or UNMATCHED
-        method = str(scope.get("method", "GET"))  # a WebSocket begins as a GET
+        method = _method(scope)
         tokens = scope["state"].get("tokens", (0, 0))
         key = None
         with suppress(HttpError):
@@ -60,8 +66,8 @@ class AccessLog:
         more = {} if not is_http or (exchange.complete and not exchange.gone) else {"complete": False}
         log(
             "request" if is_http else "websocket",
-            id=request_id(scope),
-            method=method if method in _METHODS else "(other)",
+            **log_fields(scope),
+            method=method,
             route=route,
             status=status,
             ms=round(seconds * 1000, 2),
@@ -73,6 +79,8 @@ class AccessLog:
             key=key,
             **more,
         )
+        if span is not None:
+            span.end(method, route, status, tokens)
 
 
 class ErrorResponses:
@@ -91,7 +99,7 @@ class ErrorResponses:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             failure = to_http(error)
-            log_unforeseen("a request failed", error, failure, request_id(scope))
+            log_unforeseen("a request failed", error, failure, scope)
             if failure.code == "invalid_api_key":
                 try:
                     await self._wrong_keys.wait(HTTPConnection(scope))
@@ -127,7 +135,7 @@ class _Exchange:
             self.status = message.get("status", 101)
             message.setdefault("headers", [])
             headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = self._id
+            headers[ID_HEADER] = self._id
             headers["X-Content-Type-Options"] = "nosniff"
         elif kind == "websocket.close" and self.status is None:
             self.status = 403
@@ -158,6 +166,12 @@ class _Exchange:
                 while not self.read and not expects:
                     await self.receive()
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _method(scope: Scope) -> str:
+    """Return the method of a request, for logs; a WebSocket begins as a GET."""
+    method = str(scope.get("method", "GET"))
+    return method if method in _METHODS else "(other)"
 
 
 def _size(message: Message) -> int:

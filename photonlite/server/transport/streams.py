@@ -128,10 +128,10 @@ def event(data: Mapping[str, Any] | str) -> bytes:
     return f"data: {text}\n\n".encode()
 
 
-def failure_event(error: Exception) -> bytes:
+def failure_event(error: Exception, scope: Scope) -> bytes:
     """Return the event for an error that ends a stream after its response has begun; an unforeseen one is logged."""
     failure = to_http(error)
-    log_unforeseen("a stream failed", error, failure)
+    log_unforeseen("a stream failed", error, failure, scope)
     return event(failure.body)
 
 
