@@ -162,8 +162,8 @@ class CacheManager:
         if len(chain) < len(links):
             return
         size, parent, reached = self.pages.page_size, links[-1].key, links[-1].end
-        # The last token's own keys and values may not have been computed.
-        for end in range((reached // size + 1) * size, sequence.num_tokens, size):
+        # Of the last tokens keys and values may not have been computed.
+        for end in range((reached // size + 1) * size, sequence.num_committed_tokens + 1, size):
             parent = page_key(parent, sequence.tokens_after_image(reached)[: end - reached])
             block = self.prefix.lookup(parent)
             if block is None:
