@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, Protocol
 from photonlite.request import Allowed, Token
 from photonlite.sequence import ImageInput, PatchImage, Sequence, UncutImage
 
-Kind = Literal["encode", "prefill", "decode"]
+Kind = Literal["encode", "prefill", "decode", "run"]
+"""What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +72,7 @@ class BatchItem:
 
     sequence: Sequence
     start: int  # first position that gets keys and values
-    count: int  # how many do; 1 when decoding
+    count: int  # how many do: 1 when decoding, several of a run
     index: int | None  # which token of the sequence is sampled; None where none is
     jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes
 
@@ -81,7 +82,7 @@ class ScheduledBatch:
     """What the next launch does; never changed once made."""
 
     kind: Kind
-    rows: tuple[BatchItem, ...] = ()  # of a prefill or decode launch, in the order of the batch
+    rows: tuple[BatchItem, ...] = ()  # of any launch but an encode one, in the order of the batch
     groups: tuple[CropGroup, ...] = ()  # of an encode launch
     copies: tuple[PageCopy, ...] = ()  # before the forward pass
     saves: tuple[PageCopy, ...] = ()  # after it

@@ -77,6 +77,9 @@ class EngineConfig:
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
+        forced_runs: Whether tokens that a grammar leaves no choice about, such as names and punctuation of JSON, are
+            appended at once and computed together, where that saves more than it costs others; else one by one, as a
+            baseline to measure against. Answers are the same.
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
             a baseline to measure against, and the way round a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
@@ -114,6 +117,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
+    forced_runs: bool = True
     fused: bool = True
     fp8_linears: bool = False
     cpu_threads: int | None = setting(None, least=1)
@@ -159,6 +163,7 @@ class EngineSettings(TypedDict, total=False):
     cuda_graphs: bool
     graph_sizes: tuple[int, ...]
     pad_to_graph: bool
+    forced_runs: bool
     fused: bool
     fp8_linears: bool
     cpu_threads: int | None

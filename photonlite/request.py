@@ -8,6 +8,7 @@ skill.finish ─> result, from the Completion
 """
 
 import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
@@ -151,6 +152,12 @@ class Allowed:
         """
         return self.ids is None and self.end is None and not self.scored
 
+    @property
+    def certain(self) -> int | None:
+        """The only id that may stand there, where it is all that the position gives: no number, no probability."""
+        forced = self.forced
+        return None if self.scored or forced in (self.coordinate, self.size) else forced
+
     def permits(self, token_id: int) -> bool:
         if self.mask is not None:
             word, bit = divmod(token_id, 32)
@@ -173,11 +180,28 @@ class Grammar(Protocol):
         """
 
     @property
+    def run(self) -> tuple[int, ...]:
+        """The ids that must follow one after the other, as far as each is the only one allowed and is all that its
+        position gives: no number, no probability. Empty where there is a choice, or it is not known.
+        """
+
+    @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
 
     def accept(self, token: Token) -> None:
         """Advance by a token; raises `ValueError` where it was not allowed, or nothing may follow."""
+
+
+def checked_run(run: object, vocab_size: int) -> tuple[int, ...]:
+    """Return what a grammar says of a run; TypeError or ValueError where these are not ids of the vocabulary."""
+    if not isinstance(run, tuple):
+        raise TypeError(f"a grammar's run is {run!r:.60}, not a tuple of ids")
+    ids = tuple(map(operator.index, run))
+    # The device uses them as indices: one out of range would fail all requests of a launch.
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise ValueError(f"a grammar's run has ids {min(ids)} to {max(ids)} of a vocabulary of {vocab_size}")
+    return ids
 
 
 @dataclass(frozen=True, slots=True)

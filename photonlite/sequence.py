@@ -205,6 +205,7 @@ class Sequence:
     row: int | None = None  # of the pending table, from admission to release
     pages: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
+    num_committed_tokens: int = 0  # the same of committed steps
     tokens: list[Token] = field(default_factory=list)  # committed
     inflight_refs: int = 0  # launched and uncommitted steps that carry it
     finalized: bool = False  # it has ended, and changes no more
@@ -246,6 +247,16 @@ class Sequence:
     def num_tokens(self) -> int:
         """Positions whose input is known on the host: prompt and committed tokens."""
         return self.prompt_length + len(self.tokens)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it was given a run: several known tokens have no keys and values."""
+        return self.num_tokens - self.num_computed_tokens > 1
+
+    @property
+    def next_index(self) -> int:
+        """Which of its tokens the next launch samples: behind those known and those that launched steps sample."""
+        return max(self.num_computed_tokens + 1, self.num_tokens) - self.prompt_length
 
     @property
     def samples(self) -> bool:

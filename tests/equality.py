@@ -5,6 +5,7 @@ choice. Everything else is drawn from the seed of a scene: images, skills, setti
 changes what is allowed next, pages that run out, cancels, the shape of batches.
 """
 
+import copy
 import dataclasses
 import functools
 import random
@@ -73,6 +74,14 @@ class Chance:
         return None
 
     @property
+    def run(self) -> tuple[int, ...]:
+        probe, found = copy.copy(self), list[int]()
+        while probe.finish_reason is None and (only := _forced_word(probe.allowed)) is not None:
+            found.append(only)
+            probe.accept(Token(only))
+        return tuple(found)
+
+    @property
     def finish_reason(self) -> str | None:
         return self._reason
 
@@ -106,6 +115,12 @@ class Chance:
                 Allowed((_COORDINATE, *ids), coordinate=_COORDINATE, scored=ids[1:]),
             )
         )
+
+
+def _forced_word(allowed: Allowed) -> int | None:
+    """Return the only id that may stand there, if it is a word without scores."""
+    only = allowed.ids[0] if allowed.ids is not None and len(allowed.ids) == 1 else None
+    return None if allowed.scored or only in (_COORDINATE, _SIZE) else only
 
 
 def _bits(*ids: int) -> npt.NDArray[np.int32]:

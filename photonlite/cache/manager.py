@@ -165,8 +165,8 @@ class CacheManager:
         parent, reached = (links[-1].key, links[-1].end) if links else (text_root(sequence.cache_salt), 0)
         size, first = self.pages.page_size, max(reached, sequence.prefix_len)
         tokens = sequence.tokens_after_image(first)
-        # The last token's own keys and values may not have been computed.
-        for end in range((reached // size + 1) * size, sequence.num_tokens, size):
+        # Of the last tokens keys and values may not have been computed.
+        for end in range((reached // size + 1) * size, sequence.num_committed_tokens + 1, size):
             parent = page_key(parent, tokens[max(0, reached - first) : end - first])
             block = self.prefix.lookup(parent)
             if block is None:

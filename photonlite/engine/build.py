@@ -96,6 +96,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         max_pause_s=config.max_pause_s,
         max_positions=model.shape.max_context,
         vocab_size=model.shape.vocab_size,
+        forced_runs=config.forced_runs,
     )
     runner = StepExecutor(device, model_runner, config.depth, tracer)
     metrics = EngineMetrics(plain=plain_parts(model, where))

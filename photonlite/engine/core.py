@@ -13,14 +13,14 @@ row come free when the last step that carries it has committed. Nothing on the d
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from photonlite.batch import BatchItem, Executor, ScheduledBatch, Step
 from photonlite.engine.faults import is_shortage, may_be_split, request_error, step_error
 from photonlite.errors import EngineDiedError, RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
-from photonlite.request import Allowed, Token
+from photonlite.request import Allowed, Token, checked_run
 from photonlite.runner.slots import Pipeline
 from photonlite.scheduler.fifo import Ended
 from photonlite.scheduler.queues import by_number
@@ -69,6 +69,7 @@ class EngineCore:
         self.open.add(sequence)
         self.open_realtime += sequence.realtime
         self.metrics.requests_submitted += 1
+        self._take_opening(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         self.end(sequence, RequestCancelledError("the request was cancelled"))
@@ -180,6 +181,7 @@ class EngineCore:
 
     def _commit_rows(self, step: Step, outcomes: Outcomes) -> None:
         now, zombies, tokens = self._clock(), 0, 0
+        runs: list[tuple[Sequence, tuple[int, ...]]] = []
         gaps: dict[float, int] = {}  # how many seconds after the one before; few differ, as most were in one step
         prefill_s = step.device_s if step.kind == "prefill" else 0.0
         for row, outcome in zip(step.rows, outcomes, strict=True):
@@ -190,28 +192,65 @@ class EngineCore:
             elif not _starts_again(row):
                 if prefill_s:
                     sequence.times.prefill_s += prefill_s
-                if isinstance(outcome, Token):
-                    tokens += 1
-                    if last := sequence.times.last_token:
-                        gaps[now - last] = gaps.get(now - last, 0) + 1
-                    self._accept(sequence, outcome, now)
-                else:
+                if not isinstance(outcome, Token):
                     self.end(sequence, outcome)  # it failed, or asked for no token
+                else:
+                    sequence.num_committed_tokens = row.start + row.count
+                    if row.index == len(sequence.tokens):  # else it was known before: part of a run
+                        tokens += 1
+                        if last := sequence.times.last_token:
+                            gaps[now - last] = gaps.get(now - last, 0) + 1
+                        self._accept(sequence, (outcome,), now)
+                        runs += self._read_run(sequence)
             if sequence.finalized or sequence.preempting:
                 self.scheduler.release_if_unused(sequence)
+        self._take_runs(runs, now)
         self.metrics.zombie_rows += zombies
         self.metrics.tokens += tokens
         for gap, count in gaps.items():
             self.metrics.token_s.observe(gap, count)
 
-    def _accept(self, sequence: Sequence, token: Token, now: float) -> None:
+    def _accept(self, sequence: Sequence, tokens: Iterable[Token], now: float) -> None:
         try:
-            finished = sequence.accept(token, now)
+            for token in tokens:
+                if sequence.accept(token, now):
+                    self.end(sequence)
+                if sequence.finalized:
+                    return
         except Exception as error:  # grammar and sink are plug-ins: their faults end their request alone
             self.end(sequence, error)
-        else:
-            if finished:
-                self.end(sequence)
+
+    def _read_run(self, sequence: Sequence) -> list[tuple[Sequence, tuple[int, ...]]]:
+        """Return a sequence with what must follow in it, in a list; none where that is not known or of no use."""
+        if not self.scheduler.limits.forced_runs or sequence.finalized or sequence.preempting:
+            return []
+        try:
+            run = checked_run(sequence.grammar.run, self.scheduler.limits.vocab_size)
+        except Exception as error:  # a grammar is a plug-in
+            self.end(sequence, error)
+            return []
+        return [(sequence, run)] if run else []
+
+    def _take_opening(self, sequence: Sequence) -> None:
+        """Append what an answer must begin with: its keys and values are computed with the prompt's."""
+        if sequence.samples and (runs := self._read_run(sequence)):
+            now = self._clock()
+            self._append(*runs[0], now)
+            if not sequence.finalized:  # times are those of tokens that the model has chosen
+                sequence.times.first_token = sequence.times.last_token = 0.0
+
+    def _take_runs(self, runs: list[tuple[Sequence, tuple[int, ...]]], now: float) -> None:
+        """Append runs where the policy chooses to: their keys and values are computed in one launch."""
+        for sequence, run in self.scheduler.choose_runs(runs):
+            self._append(sequence, run, now)
+
+    def _append(self, sequence: Sequence, run: tuple[int, ...], now: float) -> None:
+        before = len(sequence.tokens)
+        if not sequence.finalized:
+            self._accept(sequence, map(Token, run), now)
+        appended = len(sequence.tokens) - before
+        self.metrics.tokens += appended
+        self.metrics.forced_tokens += appended
 
     def _commit_images(self, step: Step, outcomes: Outcomes) -> None:
         """Share an encode step's time among its images; its failure ends their leaders, followers start again.
@@ -243,6 +282,9 @@ class EngineCore:
             sequence, index = row.sequence, row.index
             if sequence.finalized or index is None:
                 found.append(None)
+                continue
+            if index < len(sequence.tokens):  # part of a run by now: the next step may read it from the device
+                found.append(Allowed((sequence.tokens[index].id,)))
                 continue
             grammar, outstanding = sequence.grammar, index - len(sequence.tokens)
             knows = outstanding == 1 and sequence.repetition_penalty == 1  # a penalty counts every token before
@@ -331,7 +373,7 @@ class EngineCore:
             metrics.padding_rows += step.padded - len(step.rows)
         elif kind == "encode":
             metrics.crops_encoded += step.plan.crops
-        else:
+        elif kind == "prefill":
             for row in step.rows:
                 if row.sequence.images and not row.sequence.times.preemptions:
                     metrics.prefix_hits += not row.jobs

@@ -201,9 +201,7 @@ class Model(Protocol):
 
     def embed(self, ids: Tensor) -> Tensor: ...  # [...] -> [..., dim]
 
-    def forward(
-        self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None) -> Tensor:
         """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to raw hidden states ``[B, T, dim]``.
 
         With several axes positions are rotary ones, ``[axes, T]`` or ``[axes, B, T]``. Features of images,

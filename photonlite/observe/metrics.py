@@ -123,7 +123,9 @@ class EngineMetrics:
     dropped_hopeless: int = 0  # real-time requests dropped early: by measured rates their first token would be late
     dropped_running: int = 0  # deadline passed during decoding
     tokens: int = 0  # committed
-    steps: dict[Kind, int] = field(default_factory=lambda: {"encode": 0, "prefill": 0, "decode": 0})  # launched
+    forced_tokens: int = 0  # of these, appended in runs: without a decode step for each
+    # Launched.
+    steps: dict[Kind, int] = field(default_factory=lambda: {"encode": 0, "prefill": 0, "decode": 0, "run": 0})
     crops_encoded: int = 0
     prefix_hits: int = 0  # images found in the prefix cache
     prefix_misses: int = 0  # images that had to be encoded

@@ -195,9 +195,7 @@ def make_rows(items: Iterable[BatchItem]) -> list[PromptRow]:
     for index, item in enumerate(items):
         sequence = item.sequence
         leading, block = (0, 0) if item.start else (sequence.prefix_len, sequence.block)
-        rows.append(
-            PromptRow(index, item.start, item.count, first, leading, block, _image_parts(item), _turns(item))
-        )
+        rows.append(PromptRow(index, item.start, item.count, first, leading, block, _image_parts(item), _turns(item)))
         first += item.count - leading
     return rows
 

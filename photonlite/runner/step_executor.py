@@ -120,7 +120,7 @@ class StepExecutor:
             groups = step.plan.groups
             self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups))
             self._run(step, self._device.compute, lambda: self._model_runner.encode(slot, groups))
-        elif step.kind == "prefill":
+        elif step.kind in ("prefill", "run"):
             self._launch_prefill(step, slot)
         else:
             self._launch_decode(step, slot)

@@ -16,7 +16,8 @@ take them.
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence as ListLike
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from photonlite.batch import BatchItem, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
@@ -29,6 +30,9 @@ _CUT_AHEAD = 16
 
 _SATISFIED = 64
 """Waiting sequences that one plan ends because they need no launch: ending one takes time."""
+
+Runs: TypeAlias = ListLike[tuple[Sequence, tuple[int, ...]]]
+"""Sequences, and the ids that must follow in each."""
 
 DropCause = Literal["waiting", "hopeless", "running"]
 """Where a deadline met a request: before its prompt ran, before it could be in time at all, while it was answered."""
@@ -122,10 +126,20 @@ class FifoPolicy:
 
     def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
         """Plan the next tokens of running sequences, which ends a pause."""
-        batch = self.running.plan_decode(decoding)
-        if batch is not None:
+        batch = self.running.plan_decode(decoding, self.prompts.most)
+        if batch is not None and batch.kind == "decode":
             self._held_s = 0.0
         return batch
+
+    def choose_runs(self, runs: Runs) -> Runs:
+        """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.
+
+        A launch of runs takes about as long as a decode step, for which all others wait. It saves each of its rows as
+        many positions of decode steps as its run has, but for the first: the step in flight computes that. So runs are
+        taken where they save at least one position for each sequence that decodes; else they come token by token.
+        """
+        saved = sum(len(run) - 1 for _, run in runs)
+        return runs if saved >= len(self.running.decoding()) else ()
 
     def plan_launch(self, queue: WaitingQueue, budget: PauseBudget, pause: PauseBudget) -> ScheduledBatch | None:
         """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""

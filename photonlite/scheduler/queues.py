@@ -9,10 +9,11 @@ WaitingQueue ──── image cached or encoded, pages there ────> Run
 ```
 """
 
+import sys
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 from sortedcontainers import SortedKeyList
 
@@ -236,6 +237,8 @@ class RunningSet:
         self.free_rows = list(range(limits.pending_rows - 1, -1, -1))  # of the pending table
         self.victims: list[Sequence] = []  # pre-empted since a sequence was last released
         self.max_batch = limits.max_batch
+        self._max_positions = limits.max_prefill_tokens
+        self.ran_last = False  # the last launch was of runs
         self._cache = cache
         self._page_size = cache.pages.page_size
         self.rank = rank
@@ -257,13 +260,14 @@ class RunningSet:
 
     def decoding(self) -> list[Sequence]:
         """Return the sequences that may produce another token after those of launched steps."""
-        return [one for one in self.sequences if len(one.tokens) + one.inflight_refs < one.budget]
+        return [one for one in self.sequences if one.next_index < one.budget]
 
     def start(self, sequence: Sequence) -> None:
         """Let a sequence run that has left its queue and has its pages."""
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
         sequence.num_computed_tokens = sequence.num_tokens
+        sequence.num_committed_tokens = 0
 
     def finish(self, sequence: Sequence) -> None:
         """Make a zombie of a finalized sequence: it keeps row and pages until no step carries it."""
@@ -291,23 +295,49 @@ class RunningSet:
         sequence.num_computed_tokens = 0
         self.requeue(sequence)
 
-    def plan_decode(self, sequences: Iterable[Sequence]) -> ScheduledBatch | None:
-        """Plan the next token of each sequence, given in the order of ranks, as far as there are pages."""
-        rows: list[BatchItem] = []
-        for one in sequences:
-            position = one.num_computed_tokens
-            full = position >= len(one.pages) * self._page_size
-            if one.preempting or (full and not self._make_room(one)):
-                continue  # it has given its pages to another one, or waits for some to come free
-            rows.append(BatchItem(one, position, 1, len(one.tokens) + one.inflight_refs))
-            one.num_computed_tokens = position + 1
-        return ScheduledBatch("decode", tuple(rows)) if rows else None
+    def plan_decode(self, sequences: Iterable[Sequence], most_runs: int) -> ScheduledBatch | None:
+        """Plan the next token of each sequence, given in the order of ranks, as far as there are pages.
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Allocate a page for a sequence's next position, if need be by pre-empting the last in rank."""
+        Sequences that were given runs go in a launch of their own, at most `most_runs` at a time; such launches and
+        decode steps take turns where both have something to do.
+        """
+        behind: list[Sequence] = []
+        steady: list[Sequence] = []
+        for one in sequences:
+            (behind if one.is_behind else steady).append(one)
+        if not behind:
+            batch = self._plan_rows("decode", steady)
+        elif self.ran_last and steady:
+            batch = self._plan_rows("decode", steady) or self._plan_rows("run", behind, most_runs)
+        else:
+            batch = self._plan_rows("run", behind, most_runs) or self._plan_rows("decode", steady)
+        self.ran_last = batch is not None and batch.kind == "run"
+        return batch
+
+    def _plan_rows(
+        self, kind: Literal["decode", "run"], sequences: Iterable[Sequence], most: int = sys.maxsize
+    ) -> ScheduledBatch | None:
+        """Plan one position of each sequence or, in a launch of runs, all that are known."""
+        rows: list[BatchItem] = []
+        positions = 0
+        for one in sequences:
+            start = one.num_computed_tokens
+            count = one.num_tokens - start if kind == "run" else 1
+            if rows and kind == "run" and (len(rows) >= most or positions + count > self._max_positions):
+                break
+            full = start + count > len(one.pages) * self._page_size
+            if one.preempting or (full and not self._make_room(one, start + count)):
+                continue  # it has given its pages to another one, or waits for some to come free
+            rows.append(BatchItem(one, start, count, one.next_index))
+            one.num_computed_tokens = start + count
+            positions += count
+        return ScheduledBatch(kind, tuple(rows)) if rows else None
+
+    def _make_room(self, sequence: Sequence, positions: int) -> bool:
+        """Allocate pages for so many positions of a sequence, if need be by pre-empting the last in rank."""
         if sequence.row is None:
             return False  # just pre-empted
-        while not self._cache.grow(sequence, sequence.num_computed_tokens + 1):
+        while not self._cache.grow(sequence, positions):
             if self.zombies or any(other.preempting for other in self.sequences):
                 return False  # pages are about to be released
             victim = self.sequences[-1]

@@ -38,7 +38,7 @@ from typing import Any
 
 from photonlite.batch import ScheduledBatch
 from photonlite.errors import DeadlineError
-from photonlite.scheduler.fifo import Ended, FifoPolicy, PauseBudget
+from photonlite.scheduler.fifo import Ended, FifoPolicy, PauseBudget, Runs
 from photonlite.scheduler.limits import REALTIME_JOBS
 from photonlite.scheduler.queues import WaitingQueue
 from photonlite.sequence import Sequence
@@ -232,7 +232,7 @@ class RealtimePolicy(FifoPolicy):
             batch = self._plan_any(now, decoding, urgent_decodes=urgent_decodes)
         else:
             batch = self.plan_decode(decoding)
-        if batch is not None and batch.kind == "decode":
+        if batch is not None and batch.kind in ("decode", "run"):
             overtakes = urgent_decodes and len(self.bulk) > 0
             self._overtaking_steps = self._overtaking_steps + 1 if overtakes else 0
         # Time in which the device is kept idle counts as one launch, which is still to come.
@@ -287,12 +287,27 @@ class RealtimePolicy(FifoPolicy):
             return super().plan_decode(decoding)
         able = [sequence for sequence in decoding if not sequence.preempting]
         urgent = [sequence for sequence in able if sequence.realtime]
-        if urgent and len(urgent) < len(able):
-            bulk_first = self._steps_without_bulk >= BULK_STEP
-            self._steps_without_bulk = 0 if bulk_first else self._steps_without_bulk + 1
-            bulk = able[len(urgent) :]
-            able = sorted((bulk + urgent)[:most], key=self.rank) if bulk_first else urgent
-        return super().plan_decode(able)
+        if not urgent or len(urgent) == len(able):
+            return super().plan_decode(able)
+        bulk = able[len(urgent) :]
+        if self._steps_without_bulk < BULK_STEP:
+            able = urgent
+        else:
+            able = sorted((bulk + urgent)[:most], key=self.rank)
+            self.running.ran_last = not any(sequence.is_behind for sequence in bulk)  # their runs first
+        batch = super().plan_decode(able)
+        has_bulk = batch is not None and any(not row.sequence.realtime for row in batch.rows)
+        self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
+        return batch
+
+    def choose_runs(self, runs: Runs) -> Runs:
+        """Take runs of bulk sequences only where no real-time one decodes, which each launch more would hold up."""
+        decoding = self.running.decoding()
+        urgent = [sequence for sequence in decoding if sequence.realtime]
+        if not urgent or len(urgent) == len(decoding):
+            return super().choose_runs(runs)
+        own = [(sequence, run) for sequence, run in runs if sequence.realtime]
+        return own if sum(len(run) - 1 for _, run in own) >= len(urgent) else ()
 
     def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
         super().note_launch(queue, batch)

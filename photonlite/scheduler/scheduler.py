@@ -22,7 +22,7 @@ from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError, DeadlineError
 from photonlite.request import IMAGE, Token
-from photonlite.scheduler.fifo import Ended, FifoPolicy
+from photonlite.scheduler.fifo import Ended, FifoPolicy, Runs
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.sequence import Sequence
@@ -117,9 +117,13 @@ class Scheduler:
             else:
                 row.sequence.num_computed_tokens -= row.count
 
+    def choose_runs(self, runs: Runs) -> Runs:
+        """Choose which forced runs are appended at once; see `FifoPolicy.choose_runs`."""
+        return self.policy.choose_runs(runs) if runs else ()
+
     def commit(self, step: Step, outcomes: ListLike[Token | Exception | None]) -> None:
         """Book what a step has done, given the outcomes of its rows; an encode step has one if it failed."""
-        if step.kind == "decode":
+        if step.kind in ("decode", "run"):
             return
         failed = [isinstance(outcome, Exception) for outcome in outcomes]
         if not any(failed):

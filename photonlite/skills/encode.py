@@ -19,6 +19,10 @@ class FixedGrammar:
         return self._left[1] if len(self._left) > 1 else None
 
     @property
+    def run(self) -> tuple[int, ...]:
+        return ()
+
+    @property
     def finish_reason(self) -> str | None:
         return None if self._left else "stop"
 

@@ -145,6 +145,7 @@ class World:
         for position in range(start, end):
             page = one.pages[position // self.size]
             self.memory[page][position % self.size] = contents[position] if one.error is None else -1
+        one.num_committed_tokens = end
 
     def check(self) -> None:
         """Check the owners of pages, and the contents of all sequences without an error."""

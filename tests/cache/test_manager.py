@@ -229,6 +229,7 @@ def answered(manager, prompt, answer, **options):
     admitted(manager, one)
     manager.confirm(one)
     one.tokens = [Token(number) for number in answer]
+    one.num_committed_tokens = one.num_tokens - 1  # the last one has not been an input
     assert manager.grow(one, one.num_tokens)
     return one
 
@@ -362,3 +363,17 @@ def test_a_request_that_fits_can_run_alone(size: int, cached: str):
         check(manager, [alone])
         manager.confirm(alone)
         manager.release(alone)
+
+
+def test_an_answer_that_a_run_has_ended_keeps_only_what_steps_have_computed():
+    manager = manager_of(12)
+    first = sequence((1, 2, 3), budget=20, kept=True)
+    admitted(manager, first)
+    manager.confirm(first)
+    assert manager.grow(first, 17)
+    first.tokens = [Token(number) for number in range(13)]
+    first.num_committed_tokens = 9  # what follows was known, and needed no step
+    first.finalized = True
+    manager.release(first)
+    again = sequence((1, 2, 3, *range(13)), budget=20)
+    assert admitted(manager, again).start == 8

@@ -41,6 +41,10 @@ class Words:
         return None if self.constrained else Allowed()
 
     @property
+    def run(self) -> tuple[int, ...]:
+        return ()
+
+    @property
     def finish_reason(self) -> str | None:
         if self.seen and self.seen[-1] == END:
             return "stop"

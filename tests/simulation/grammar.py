@@ -3,6 +3,7 @@
 Each is built from plain numbers, so that the oracle gets one of its own.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from random import Random
@@ -51,6 +52,13 @@ def _menu() -> tuple[tuple[Allowed, ...], tuple[Allowed, ...]]:
 
 
 _TEXTS, _MENU = _menu()
+_FORCED = tuple(Allowed((word,)) for word in (*WORDS[:6], END))
+
+
+def _forced_word(allowed: Allowed) -> int | None:
+    """Return the only id that may stand there, if it is a word without scores."""
+    only = allowed.ids[0] if allowed.ids is not None and len(allowed.ids) == 1 else None
+    return None if allowed.scored or only in (COORDINATE, SIZE) else only
 
 
 class GrammarFault(Exception):  # noqa: N818 - what a broken plug-in raises
@@ -77,6 +85,14 @@ class HistoryGrammar:
     def _begin(self, seed: int) -> None:
         self.allowed: Allowed = _MENU[self._state % len(_MENU)]
         self.ahead: Allowed | None = None
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        probe, found = copy.copy(self), list[int]()
+        while probe.finish_reason is None and (only := _forced_word(probe.allowed)) is not None:
+            found.append(only)
+            probe.accept(Token(only))
+        return tuple(found)
 
     def accept(self, token: Token) -> None:
         if self.finish_reason is not None:
@@ -124,6 +140,14 @@ class WordsGrammar(PlaceGrammar):
     _surprises = 10**18
 
 
+class RunGrammar(HistoryGrammar):
+    """Three of four places have no choice."""
+
+    def _turn(self) -> None:
+        menu = _FORCED if (self._state >> 4) % 4 else _MENU
+        self.allowed = menu[self._state % len(menu)]
+
+
 class FreshGrammar(HistoryGrammar):
     """Returns a new object each time, as plug-ins may."""
 
@@ -137,10 +161,12 @@ class FaultyGrammar:
 
     Args:
         inner: What it is till then.
-        fault: What breaks: "accept", "allowed", "finish_reason" or "ahead" raises, or "vocabulary" lists an id that is
-            none.
+        fault: What breaks: "accept", "allowed", "finish_reason", "ahead" or "run" raises, "vocabulary" lists an id that
+            is none, or "rubbish" is what it says of a run from then on.
         at: Before which token.
     """
+
+    _RUBBISH = ((VOCAB_SIZE,), (1, -1), [1, 2], ("one",), (1, 2.5), None, 7)
 
     def __init__(self, inner: Grammar, fault: str, at: int) -> None:
         self._inner = inner
@@ -161,6 +187,20 @@ class FaultyGrammar:
             self._break("ahead")
         # What is said ahead must hold: before a break in `allowed` nothing is.
         return None if self._left == 1 and self._fault in ("allowed", "vocabulary") else self._inner.ahead
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        if self.misleads:
+            self._break("run")
+            return self._RUBBISH[-self._left % len(self._RUBBISH)]  # type: ignore[return-value]
+        # What is said of a run must hold: up to a break.
+        known = self._left if self._fault in ("allowed", "vocabulary") else None
+        return self._inner.run[:known] if self._left >= 0 else self._inner.run
+
+    @property
+    def misleads(self) -> bool:
+        """Whether reading the run, which the oracle has no use for, may end the request."""
+        return self._fault in ("run", "rubbish") and self._left <= 0
 
     @property
     def finish_reason(self) -> str | None:
@@ -192,16 +232,17 @@ def draw_grammar(random: Random, budget: int) -> MakeGrammar:
         lambda: PlaceGrammar(seed, budget, ends),
         lambda: WordsGrammar(seed, budget, ends),
         lambda: FreshGrammar(seed, budget, ends),
+        lambda: RunGrammar(seed, budget, ends),
         lambda: DetectGrammar(vocabulary, budget, objects),
         lambda: PointGrammar(vocabulary, budget, objects),
         lambda: TextGrammar(vocabulary, budget),
         lambda: ReasoningGrammar(vocabulary, budget, max(1, budget // 2)),
     ]
-    return random.choices(kinds, (8, 3, 4, 0.5, 2, 1, 2, 1))[0]
+    return random.choices(kinds, (8, 3, 4, 0.5, 9, 2, 1, 2, 1))[0]
 
 
 def with_fault(random: Random, make: MakeGrammar, budget: int) -> MakeGrammar:
     """Draw where a grammar breaks."""
-    fault = random.choice(("accept", "allowed", "finish_reason", "ahead", "vocabulary"))
+    fault = random.choice(("accept", "allowed", "finish_reason", "ahead", "vocabulary", "run", "rubbish"))
     at = random.randrange(min(budget, 4))
     return lambda: FaultyGrammar(make(), fault, at)

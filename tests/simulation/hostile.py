@@ -22,7 +22,7 @@ _PACKAGE = Path(photonlite.__file__).parent
 
 MEMBERS = (
     *("request", "key", "crops", "pixels", "tiling", "failure", "request_crops", "drop_crops"),
-    *("allowed", "forced", "permits", "ahead", "finish_reason", "accept", "on_token", "on_finish"),
+    *("allowed", "forced", "permits", "ahead", "run", "finish_reason", "accept", "on_token", "on_finish"),
 )
 """What may raise: any field of the request; of the image and its crops; of the grammar and what it allows; the sink's
 methods.
@@ -195,6 +195,11 @@ class HostileGrammar:
         self._trap.touch("ahead")
         ahead = self._inner.ahead
         return None if ahead is None else self._trapped(ahead)
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        self._trap.touch("run")
+        return self._inner.run
 
     @property
     def finish_reason(self) -> str | None:

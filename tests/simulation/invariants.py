@@ -103,17 +103,21 @@ def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, in
                 f"step {step.number} writes up to page {last} of sequence {sequence.number}, which has only "
                 f"{sequence.pages} left"
             )
-        if step.kind == "decode" and counts.refcount(sequence.pages[last]) != 1:
-            raise Violation(f"step {step.number} writes to page {sequence.pages[last]}, which is shared or free")
+        written = sequence.pages[row.start // size : last + 1] if step.kind in ("decode", "run") else []
+        if any(counts.refcount(page) != 1 for page in written):
+            raise Violation(f"step {step.number} writes to pages {written}, which are shared or free")
 
 
 def _check_running(simulation: "Simulation", sequence: Sequence) -> None:
     if sequence.finalized:
         raise Violation(f"sequence {sequence.number} has ended and still runs")
-    if sequence.samples and sequence.num_computed_tokens != sequence.num_tokens + sequence.inflight_refs - 1:
+    flying = [row for step in simulation.core.pipeline.in_flight for row in step.rows if row.sequence is sequence]
+    unknown = sum(row.index is not None and row.index >= len(sequence.tokens) for row in flying)
+    behind = sequence.num_tokens + unknown - 1 - sequence.num_computed_tokens
+    if sequence.samples and behind and (behind < 0 or unknown or not simulation.scenario.forced_runs):
         raise Violation(
             f"sequence {sequence.number} has {sequence.num_computed_tokens} computed tokens of {sequence.num_tokens} "
-            f"known ones, with {sequence.inflight_refs} steps in flight"
+            f"known ones, with {unknown} more in flight"
         )
     if (
         sequence.num_computed_tokens > len(sequence.pages) * simulation.scenario.page_size

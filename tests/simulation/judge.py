@@ -13,7 +13,7 @@ from photonlite.errors import (
 )
 from photonlite.sequence import Sequence
 from tests.simulation.body import Violation
-from tests.simulation.grammar import GrammarFault
+from tests.simulation.grammar import FaultyGrammar, GrammarFault
 from tests.simulation.oracle import Oracle
 
 
@@ -84,6 +84,8 @@ class Judge:
             return image is not None and image.failure is error
         if isinstance(error, StepError | OutOfMemoryError):
             return number in self._struck or (image is not None and self._pays(image.key))
+        if isinstance(oracle.grammar, FaultyGrammar) and oracle.grammar.misleads:
+            return isinstance(error, GrammarFault | ValueError | TypeError)
         if isinstance(error, GrammarFault | ValueError):
             return _breaks(oracle, type(error))
         return False

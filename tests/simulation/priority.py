@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 _TURN = 8
 """Launches that may overtake bulk work in a row."""
 
-_STEP = 32
-"""Decode steps in a row that may leave a bulk sequence out."""
+_STEP = 2 * 32 + 2
+"""Steps in a row that may leave a bulk sequence out: at a turn of bulk ones, their runs may go without the others."""
 
 _LOOKED_AT = 64
 
@@ -35,6 +35,7 @@ class Priority:
         self._idle_plans = 0  # plans that kept the device idle, for a part of a tick too: the policy counts these
         self._planned_at = 0.0
         self._bulk_waited = False  # when this tick was planned, and has not been launched since
+        self._waited: set[tuple[Sequence, bool]] = set()  # sequences left out, and whether for a launch of runs
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
 
@@ -47,7 +48,7 @@ class Priority:
 
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
-        if step.kind == "decode":
+        if step.kind in ("decode", "run"):
             self._check_decode(step)
             return
         for row in step.rows:
@@ -138,6 +139,15 @@ class Priority:
                 raise Violation(f"sequence {one.number} runs, and {self._left_out[one]} decode steps left it out")
         for one in carried:
             self._left_out.pop(one, None)
+        self._check_turns(step, out)
+
+    def _check_turns(self, step: Step, out: list[Sequence]) -> None:
+        """Check that of launches of runs and decode steps neither comes twice while sequences wait for the other."""
+        waited, classes = self._waited, {row.sequence.realtime for row in step.rows}
+        other = step.kind == "decode"  # what goes in a launch of runs waits for one
+        self._waited = {(one, other) for one in out if one.is_behind == other and one.realtime in classes}
+        if len(step.rows) < self._simulation.scenario.max_batch and (stuck := waited & self._waited):
+            raise Violation(f"{[one.number for one, _ in stuck]} wait for another launch than {step.kind} steps")
 
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
         """Whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
@@ -159,5 +169,6 @@ def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Seque
 
 def _could_decode(sequence: Sequence, page_size: int) -> bool:
     """Whether a running sequence has a position to fill and room for it."""
-    more = sequence.samples and len(sequence.tokens) + sequence.inflight_refs < sequence.budget
-    return more and not sequence.preempting and sequence.num_computed_tokens < len(sequence.pages) * page_size
+    more = sequence.samples and sequence.next_index < sequence.budget
+    end = max(sequence.num_computed_tokens + 1, sequence.num_tokens)
+    return more and not sequence.preempting and end <= len(sequence.pages) * page_size

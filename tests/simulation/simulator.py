@@ -106,6 +106,7 @@ class Simulation:
         self.seen: Counter[str] = Counter()
         self.sequences: list[Sequence] = []
         self.lent: list[Step | None] = [None, None]
+        self._computed: dict[Sequence, int] = {}  # positions that launches have computed since the last prefill
         self.failures = Failures(self.scenario.failures, self.scenario.deadly)
         self.doomed: list[Sequence] = []
         self.dead = False
@@ -184,6 +185,7 @@ class Simulation:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             self.seen["rows of real-time sequences"] += row.sequence.realtime
             self.seen["prefix hits"] += row.start > 0 and step.kind == "prefill"
+        self._compute(step)
         self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
         self.seen["launches without a free page"] += self.pages.free == 0
         self.sharing.launching(step)
@@ -194,6 +196,25 @@ class Simulation:
         self.seen["page saves"] += len(plan.saves)
         self.seen["encode steps of several images"] += len(plan.groups) > 1
         self.seen["images encoded in several steps"] += any(group.first > 0 for group in plan.groups)
+
+    def _compute(self, step: Step) -> None:
+        """Check that each position is computed once, from a token that is known by then."""
+        for row in step.rows:
+            sequence = row.sequence
+            if step.kind != "prefill":
+                if row.start != self._computed[sequence]:
+                    raise Violation(f"{name(sequence)} computes {row.start}, behind {self._computed[sequence]}")
+                if (row.count == 1) != (step.kind == "decode"):
+                    raise Violation(f"a {step.kind} step computes {row.count} positions of {name(sequence)}")
+            if row.count > 1 and row.start + row.count != sequence.num_tokens:
+                raise Violation(f"{name(sequence)} computes up to {row.start + row.count} of {sequence.num_tokens}")
+            self._computed[sequence] = row.start + row.count
+            self.seen["tokens of runs"] += row.count if step.kind == "run" else 0
+
+    def uncompute(self, step: Step) -> None:
+        """Take back what a launch that raised would have computed."""
+        for row in step.rows:
+            self._computed[row.sequence] = row.start
 
     def finalizing(self, step: Step) -> None:
         """Note whether a step is sampled before those in front of it have been read."""

@@ -77,6 +77,7 @@ class WatchedRunner:
             self._inner.launch(step)
         except Exception as error:
             simulation.lent[step.slot] = None
+            simulation.uncompute(step)
             simulation.doom(step, error)
             raise
         simulation.moment()

@@ -52,6 +52,7 @@ class Scenario:
         max_image_bytes: Of uncut images that one launch copies.
         launch_budget_s: Of the virtual clock, for encode and prefill launches between two decode steps.
         max_pause_s: The same where many wait.
+        forced_runs: Whether tokens that must follow are appended at once.
         cancels: Chance of a cancel at each of some ten moments of a tick.
         pushes: Chance that the device runs an operation at such a moment, on top of what its temper makes it run.
         failures: For each kind of call, numbers of calls that fail.
@@ -74,6 +75,7 @@ class Scenario:
     max_image_bytes: int
     launch_budget_s: float
     max_pause_s: float
+    forced_runs: bool
     cancels: float
     pushes: float
     failures: dict[str, frozenset[int]]
@@ -91,6 +93,8 @@ class Scenario:
             self.max_image_bytes,
             launch_budget_s=self.launch_budget_s,
             max_pause_s=self.max_pause_s,
+            vocab_size=VOCAB_SIZE,
+            forced_runs=self.forced_runs,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -262,6 +266,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         max_image_bytes=random.choice((sys.maxsize, 9, 24)),
         launch_budget_s=random.choice((0.0003, 0.002, 0.02)),
         max_pause_s=random.choice((0.0, 0.01, 0.1)),
+        forced_runs=random.random() < 0.9,
         cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
         pushes=random.choice((0.0, 0.0, 0.3)),
         failures=failures,

@@ -1,5 +1,6 @@
 """An automaton over the tokens of a vocabulary, as grammars step through it."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from photonlite.grammar.automata.alphabet import COORDINATE
 from photonlite.grammar.automata.tables import AutomatonTables
+from photonlite.grammar.decoding.spelling import ForcedTexts, Spell
 from photonlite.request import Allowed
 
 DEAD_END = -1  # target of a letter that is not allowed
@@ -60,6 +62,12 @@ class Automaton:
         self._longer = tables.longer.data
         self._complete = tables.complete.tobytes()
         self._distance = tables.distance.data
+        self._forced: ForcedTexts | None = None
+
+    def spell_with(self, spell: Spell) -> None:
+        """Allow forced texts in the spelling of the tokenizer alone; the first call counts, before any answer."""
+        if self._forced is None:
+            self._forced = ForcedTexts(self.tables, self.pieces, spell)
 
     @property
     def shortest(self) -> int:
@@ -93,6 +101,8 @@ class Automaton:
 
     def allowed(self, state: int, left: int, *, digits: bool = False) -> Allowed:
         """Return what may stand in a state with `left` tokens left, at least its `distance`; with digits on request."""
+        if not digits and (only := self._first_forced(state)) is not None:
+            return _only(only)
         over = left - self._distance[state]
         row = self._row_of[3 * state + (0 if over > self._longer[state] else 1 if over > 0 else 2)]
         place = row + digits * len(self.tables.rows)
@@ -106,9 +116,12 @@ class Automaton:
         """Whether having only `left` tokens left excludes a token that the grammar alone allows."""
         over = left - self._distance[state]
         rows = self._row_of
-        if over > self._longer[state]:
+        if over > self._longer[state] or self._first_forced(state) is not None:
             return False
         return rows[3 * state] != rows[3 * state + (1 if over > 0 else 2)]
+
+    def _first_forced(self, state: int) -> int | None:
+        return None if self._forced is None else self._forced.first(state)
 
     def _make(self, row: int) -> Allowed:
         rows, ids = self.tables.rows, self.tables.ids
@@ -118,6 +131,11 @@ class Automaton:
             index if index is not None and allowed.permits(index) else None for index in (ids.coordinate, ids.size)
         )
         return replace(allowed, coordinate=coordinate, size=size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _only(index: int) -> Allowed:
+    return Allowed((index,))
 
 
 def _with_digits(allowed: Allowed, digits: tuple[int, ...]) -> Allowed:

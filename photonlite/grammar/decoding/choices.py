@@ -145,6 +145,10 @@ class ChoiceGrammar(BudgetedGrammar):
     def allowed(self) -> Allowed:
         return self._trie.allowed(self._node, self._left)
 
+    @property
+    def run(self) -> tuple[int, ...]:
+        return self._walk()
+
     def _advance(self, token: Token) -> str | None:
         self._limited = self._limited or self._trie.limits(self._node, self._left + 1)
         if token.id != self._trie.end:

@@ -10,6 +10,7 @@ A list of objects may end only where an `x` may stand; it may be empty. Where on
 not sampled. Skills drop an object that the budget cuts short.
 """
 
+import copy
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -84,6 +85,11 @@ class BudgetedGrammar(ABC):
         return None
 
     @property
+    def run(self) -> tuple[int, ...]:
+        """The ids that must follow, see `request.Grammar`."""
+        return ()
+
+    @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
         return self._finish_reason
@@ -106,6 +112,17 @@ class BudgetedGrammar(ABC):
     @abstractmethod
     def _advance(self, token: Token) -> str | None:
         """Take a token; returns the finish reason, or None."""
+
+    def _walk(self) -> tuple[int, ...]:
+        """Return the run by going it in a copy: for grammars whose state is made of values that do not change."""
+        if self.allowed.certain is None:
+            return ()
+        found: list[int] = []
+        probe = copy.copy(self)
+        while not probe.finished and (only := probe.allowed.certain) is not None:
+            found.append(only)
+            probe.accept(Token(only))
+        return tuple(found)
 
 
 class TextGrammar(BudgetedGrammar):
@@ -149,6 +166,10 @@ class ReasoningGrammar(BudgetedGrammar):
     @property
     def allowed(self) -> Allowed:
         return self._answer.allowed if self._answering else self._allowed
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        return self._answer.run[: self._left] if self._answering else ()
 
     def _advance(self, token: Token) -> str | None:
         if self._answering:

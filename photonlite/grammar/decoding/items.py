@@ -12,6 +12,7 @@ many digits as its bound, and one above the bound counts as the bound: to leave 
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,12 @@ class _Place:
         full = self.digits == "0" or len(self.digits) == len(str(self.bounds[len(self.numbers)]))
         return (*(() if full else self.form.digits), *(ways if self.digits else ()))
 
+    @property
+    def common(self) -> Ids:
+        """What all texts that may stand here begin with; nothing inside a number."""
+        ways = self.ways if self.digits is None else ()
+        return tuple(one[0] for one in itertools.takewhile(lambda one: len({*one}) == 1, zip(*ways, strict=False)))
+
     def follow(self, token_id: int) -> None:
         """Take a token that may stand here."""
         form = self.form
@@ -104,6 +111,10 @@ class ItemsGrammar(BudgetedGrammar):
     @property
     def allowed(self) -> Allowed:
         return _allowed(self._place.ids)
+
+    @property
+    def run(self) -> Ids:
+        return self._place.common[: self._left]
 
     def _advance(self, token: Token) -> str | None:
         self._place.follow(token.id)

@@ -50,6 +50,10 @@ class TypedGrammar(BudgetedGrammar):
     def allowed(self) -> Allowed:
         return self._automaton.allowed(self._state, self._left)
 
+    @property
+    def run(self) -> tuple[int, ...]:
+        return self._walk()
+
     def _held_back(self, left: int) -> int:
         """Return how many of the tokens left may be used."""
         return left

@@ -76,4 +76,3 @@ def load(
     # Prompts first: what they refuse is known before gigabytes are read.
     prompts = QwenPrompts(model, config.images, words, config.template, config.ends)
     return load_model(weights, model, config.images, device=device, dtype=dtype), prompts
-

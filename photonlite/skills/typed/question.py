@@ -119,6 +119,7 @@ class TypedQuestion(DeferredRequest):
         if automaton is None:
             raise AssertionError("a typed question needs its automaton")
         self._automaton = automaton
+        automaton.spell_with(self._prompts.spell)
         _require_heads(self._prompts.skills, automaton)
         self._question = self._question.sized(self._prompts, sizes)
         self._states = automaton

@@ -1,0 +1,251 @@
+"""Forced runs: tokens that must follow are appended at once, and computed in one launch."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from photonlite.request import Allowed, Token
+from photonlite.scheduler.limits import Limits
+from photonlite.sequence import Sequence as EngineSequence
+from tests.engine.fakes import END, WORD, Bench, FakeSink, Words, ends_at
+
+FORCED = 5
+
+
+class Scripted:
+    """Words up to the end id, with forced ids at some places."""
+
+    def __init__(self, places: Sequence[int], budget: int = 100) -> None:
+        self.places, self.budget = frozenset(places), budget
+        self.seen: list[int] = []
+
+    @property
+    def allowed(self) -> Allowed:
+        return Allowed((FORCED,)) if len(self.seen) in self.places else Allowed((WORD, END))
+
+    @property
+    def ahead(self) -> Allowed | None:
+        return None
+
+    @property
+    def run(self) -> tuple[int, ...]:
+        end = len(self.seen)
+        while end in self.places:
+            end += 1
+        return (FORCED,) * (end - len(self.seen))
+
+    @property
+    def finish_reason(self) -> str | None:
+        if self.seen and self.seen[-1] == END:
+            return "stop"
+        return "length" if len(self.seen) >= self.budget else None
+
+    def accept(self, token: Token) -> None:
+        if self.finish_reason is not None or not self.allowed.permits(token.id):
+            raise ValueError(f"{token} may not stand at place {len(self.seen)}")
+        self.seen.append(token.id)
+
+
+def script(places: Sequence[int], length: int):
+    """Return what the device samples: forced ids at these places, words elsewhere, the end id as the last token."""
+
+    def choose(sequence: EngineSequence, index: int) -> Token:
+        return Token(FORCED if index in places else END if index == length - 1 else WORD)
+
+    return choose
+
+
+def launched(bench: Bench) -> list[tuple[str, list[tuple[int, int, int | None]]]]:
+    return [(step.kind, [(row.start, row.count, row.index) for row in step.rows]) for step in bench.runner.steps]
+
+
+def ids(sink: FakeSink) -> list[int]:
+    return [token.id for token in sink.tokens]
+
+
+# The prompt has three positions: BOS and two tokens.
+RUN = range(2, 7)
+ANSWER = [WORD, WORD, *[FORCED] * 5, WORD, END]
+
+
+def test_a_run_is_computed_in_one_launch_behind_the_step_in_flight() -> None:
+    bench = Bench(script(RUN, 9))
+    sink = bench.ask(Scripted(RUN))
+    bench.run()
+
+    assert ids(sink) == ANSWER
+    # The step in flight computes the token before the run; what it samples, the first of the run, was known by then.
+    assert launched(bench) == [
+        ("prefill", [(0, 3, 0)]),
+        ("decode", [(3, 1, 1)]),
+        ("decode", [(4, 1, 2)]),
+        ("run", [(5, 5, 7)]),
+        ("decode", [(10, 1, 8)]),
+        ("decode", [(11, 1, 9)]),
+    ]
+    assert bench.core.metrics.tokens == 9
+    assert bench.core.metrics.forced_tokens == 5
+    assert bench.everything_is_free()
+
+
+def test_without_a_step_in_flight_a_run_is_computed_with_the_token_before_it() -> None:
+    bench = Bench(script(RUN, 9), depth=1)
+    sink = bench.ask(Scripted(RUN))
+    bench.run()
+
+    assert ids(sink) == ANSWER
+    assert ("run", [(4, 6, 7)]) in launched(bench)
+    assert [kind for kind, _ in launched(bench)] == ["prefill", "decode", "run", "decode"]
+
+
+def test_what_an_answer_must_begin_with_is_computed_with_the_prompt() -> None:
+    bench = Bench(script(range(3), 5))
+    sink = bench.ask(Scripted(range(3)))
+    assert ids(sink) == [FORCED] * 3
+    assert bench.sequences[0].times.first_token == 0  # no token that the model has chosen
+    bench.run()
+
+    assert ids(sink) == [*[FORCED] * 3, WORD, END]
+    assert launched(bench)[0] == ("prefill", [(0, 6, 3)])
+    assert bench.sequences[0].times.first_token > 0
+
+
+def test_an_answer_without_any_choice_needs_no_launch() -> None:
+    bench = Bench(ends_at(1))
+    sink = bench.ask(Scripted(range(4), budget=4), budget=4)
+
+    assert ids(sink) == [FORCED] * 4
+    assert [one.error for one in sink.ends] == [None]
+    assert not bench.core.tick()
+    assert bench.runner.steps == []
+    assert bench.sequences[0].times.finished > 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_run_may_end_the_answer(depth: int) -> None:
+    bench = Bench(script(RUN, 9), depth=depth)
+    sink = bench.ask(Scripted(RUN, budget=7), budget=7)
+    bench.run()
+
+    assert ids(sink) == ANSWER[:7]
+    assert [one.error for one in sink.ends] == [None]
+    assert "run" not in {kind for kind, _ in launched(bench)}
+    assert bench.everything_is_free()
+
+
+def test_without_the_setting_tokens_come_one_by_one_and_are_the_same() -> None:
+    bench = Bench(script(RUN, 9))
+    bench.scheduler.limits = Limits(4, 8, max_prefill_tokens=1000, max_crops=8, forced_runs=False)
+    sink = bench.ask(Scripted(RUN))
+    bench.run()
+
+    assert ids(sink) == ANSWER
+    assert {kind for kind, _ in launched(bench)} == {"prefill", "decode"}
+    assert bench.core.metrics.forced_tokens == 0
+
+
+def test_launches_of_runs_and_decode_steps_take_turns() -> None:
+    bench = Bench(lambda one, index: script(RUN if one.number else (), 40)(one, index))
+    bench.ask(Words(40, constrained=True))
+    bench.ask(Scripted(RUN))
+    bench.run()
+
+    kinds = [(kind, len(rows)) for kind, rows in launched(bench)]
+    assert kinds[:6] == [("prefill", 2), ("decode", 2), ("decode", 2), ("run", 1), ("decode", 2), ("decode", 2)]
+
+
+def test_a_run_that_saves_less_than_it_costs_the_others_comes_token_by_token() -> None:
+    bench = Bench(lambda one, index: Token(FORCED if one.number == 0 and index in RUN else WORD), max_batch=8)
+    bench.ask(Scripted(RUN, budget=20))
+    for _ in range(4):
+        bench.ask(Words(20, constrained=True))
+    bench.run()
+    assert "run" not in {kind for kind, _ in launched(bench)}
+
+    # Runs of several sequences, which share a launch, are worth it together.
+    bench = Bench(lambda one, index: Token(FORCED if index in RUN else WORD), max_batch=8)
+    for _ in range(5):
+        bench.ask(Scripted(RUN, budget=20))
+    bench.run()
+    assert ("run", [(5, 5, 7)] * 5) in launched(bench)
+
+
+def test_a_run_takes_pages_of_its_own_and_pre_empts_for_them() -> None:
+    places = range(2, 30)
+    bench = Bench(script(places, 33), pages=13)
+    first, second = bench.ask(Scripted(places), budget=40), bench.ask(Scripted(places), budget=40)
+    bench.run()
+
+    assert ids(first) == ids(second) == [WORD, WORD, *[FORCED] * 28, WORD, WORD, END]
+    assert bench.core.metrics.preemptions > 0
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [(1000,), (-1,), [FORCED, FORCED], ("five",), (1.5,), None, 7, (FORCED, WORD, 3)],
+)
+def test_a_run_that_is_rubbish_ends_its_request_alone(run: object) -> None:
+    class Rubbish(Scripted):
+        @property
+        def run(self) -> tuple[int, ...]:
+            return () if len(self.seen) < 2 else run  # type: ignore[return-value]
+
+    bench = Bench(script(RUN, 9), max_batch=2)
+    bench.scheduler.limits = Limits(4, 8, max_prefill_tokens=1000, max_crops=8, vocab_size=1000)
+    broken = bench.ask(Rubbish((2, 3, 4)))
+    bench.core.tick()
+    bench.core.tick()
+    other = bench.ask(Words(9))
+    bench.run()
+
+    assert ids(broken) in (ANSWER[:2], ANSWER[:3])
+    assert isinstance(broken.ends[0].error, ValueError | TypeError)
+    assert len(other.tokens) == 9
+    assert other.ends[0].error is None
+    assert bench.everything_is_free()
+
+
+def test_a_row_whose_token_was_known_still_fails_with_its_numbers() -> None:
+    def choose(sequence: EngineSequence, index: int) -> Token | Exception:
+        return ArithmeticError("not a number") if index == 2 else script(RUN, 9)(sequence, index)
+
+    bench = Bench(choose)
+    sink = bench.ask(Scripted(RUN))
+    bench.run()
+
+    assert [type(one.error) for one in sink.ends] == [ArithmeticError]
+    assert bench.everything_is_free()
+
+
+def test_a_launch_of_runs_that_raises_is_retried_in_smaller_ones_where_memory_was_short() -> None:
+    bench = Bench(script(RUN, 9))
+    sinks = [bench.ask(Scripted(RUN)) for _ in range(4)]
+    failed: list[int] = []
+    launch = bench.runner.launch
+
+    def fail_once(step) -> None:
+        if step.kind == "run" and not failed:
+            failed.append(len(step.rows))
+            raise MemoryError
+        launch(step)
+
+    bench.runner.launch = fail_once  # type: ignore[method-assign]
+    bench.run()
+
+    assert failed == [4]
+    assert all(ids(sink) == ANSWER for sink in sinks)
+    assert [len(rows) for kind, rows in launched(bench) if kind == "run"] == [2, 2]
+    assert bench.everything_is_free()
+
+
+def test_runs_leave_the_statistics_of_prompts_alone() -> None:
+    bench = Bench(script(RUN, 9))
+    bench.runner.per_position = 0.001
+    bench.ask(Scripted(RUN))
+    bench.run()
+
+    assert bench.scheduler.policy.prompts.observed == 1
+    assert bench.sequences[0].times.prefill_s == pytest.approx(0.003)
+    assert bench.core.metrics.steps == {"encode": 0, "prefill": 1, "decode": 4, "run": 1}
+    assert (bench.core.metrics.prefix_hits, bench.core.metrics.prefix_misses) == (0, 0)
