@@ -21,7 +21,8 @@ class ModelShape:
     """Sizes of cache and context.
 
     In some families BOS and one image come first, in `prefix_length` positions that all attend to each other. In the
-    others prompts say where images stand, and everything attends to what comes before it.
+    others prompts say where images stand, and everything attends to what comes before it; or, with `prefix_lm`, each
+    position of a prompt to all others, and those of the answer to what comes before them.
     """
 
     layers: int
@@ -33,6 +34,7 @@ class ModelShape:
     dim: int
     vocab_size: int
     axes: int = 0  # of rotary positions; 0 where these are the positions
+    prefix_lm: bool = False
     levels: int = 1  # embeddings of each position of an image: the input's, and what later layers add
 
 

@@ -27,7 +27,7 @@ from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.paged_attention import paged_attention
-from photonlite.kernels.reference.attention import write_kv
+from photonlite.kernels.reference.attention import ScoreRule, write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.base import CropEncoder, Model, NextPositions, PatchEncoder, PromptDecoder, StepDecoder
 from photonlite.models.layers import Attention
@@ -267,10 +267,10 @@ def decode_attention(cache: PagedCache, rows: Tensor) -> Attention:
     """
     slots, lengths, table = rows[:, WRITE_SLOT].long(), rows[:, POSITION] + 1, rows[:, PAGES:]
 
-    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
         keys, values = cache.layer(layer)
         scales = cache.scales[layer]
         write_kv(keys, values, k[:, 0], v[:, 0], slots, *scales)
-        return paged_attention(q[:, 0], keys, values, table, lengths, *scales)[:, None]
+        return paged_attention(q[:, 0], keys, values, table, lengths, *scales, rule)[:, None]
 
     return attention

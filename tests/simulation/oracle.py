@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from photonlite.request import Grammar, Token
 from photonlite.runner.sampling_params import uniform
-from tests.simulation.model import BOS_CELL, choose, embed, embed_image, image_cell
+from tests.simulation.model import BOS_CELL, block_cells, choose, embed, embed_image, image_cell
 
 
 class Oracle:
@@ -14,6 +14,7 @@ class Oracle:
         image: Crops of the image it is about, as numbers; None for text alone.
         prefix_length: Positions of BOS and image.
         prompt: What follows them.
+        begun: Tokens at its end that are causal where the others attend in both directions; None where all are causal.
         grammar: The oracle's own.
         temperature: Above 0, random numbers of `seed` take part in every choice.
         top_p: Share of the allowed ids that sampling considers; of no effect at temperature 0.
@@ -29,12 +30,17 @@ class Oracle:
         temperature: float,
         top_p: float,
         seed: int,
+        begun: int | None = None,
     ) -> None:
         if image is None:
             self._cells = [BOS_CELL]
         else:
             whole = embed_image(image)
             self._cells = [image_cell(whole, position) for position in range(prefix_length)]
+        if begun is not None:
+            block = len(prompt) - begun
+            self._cells = block_cells(self._cells, [embed(token) for token in prompt[:block]])
+            prompt = prompt[block:]
         for token in prompt:
             self._cells.append(hash((self._cells[-1], embed(token))))
         self.grammar = grammar
