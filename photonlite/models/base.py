@@ -5,7 +5,7 @@ Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from PIL import Image
 from torch import Tensor
@@ -155,23 +155,29 @@ class PatchEncoder(Protocol):
 
 
 class NumberHeads(Protocol):
-    """Coordinates and sizes as numbers, which some families read and write beside words.
+    """Coordinates as numbers, which some families read and write beside words.
 
     Values in [0, 1] and bins are float32 and int64 on the model's device.
     """
 
     def embed_coordinates(self, values: Tensor) -> Tensor: ...  # [N] -> [N, dim]
-    def embed_sizes(self, values: Tensor) -> Tensor: ...  # widths and heights [N, 2] -> [N, dim]
-
-    # From raw hidden states [..., dim]:
-    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # [..., bins]
-    def size_logits(self, hidden: Tensor) -> Tensor: ...  # [..., 2, bins], width first
-
-    # From bins to values; those of a size are spaced evenly over `size_octaves` octaves up to 1:
-    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...
-    def size_of(self, index: Tensor, bins: int) -> Tensor: ...
+    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # raw hidden states [..., dim] -> [..., bins]
+    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...  # from bins to values
     @property
-    def size_octaves(self) -> float: ...
+    def size_octaves(self) -> float: ...  # above 0 where there are sizes too: `SizeHeads`
+
+
+class SizeHeads(NumberHeads, Protocol):
+    """Widths and heights as numbers as well."""
+
+    def embed_sizes(self, values: Tensor) -> Tensor: ...  # [N, 2] -> [N, dim]
+    def size_logits(self, hidden: Tensor) -> Tensor: ...  # raw hidden states [..., dim] -> [..., 2, bins], width first
+    def size_of(self, index: Tensor, bins: int) -> Tensor: ...  # spaced evenly over `size_octaves` octaves up to 1
+
+
+def size_heads(numbers: NumberHeads | None) -> SizeHeads | None:
+    """Return the heads if they have sizes."""
+    return cast(SizeHeads, numbers) if numbers is not None and numbers.size_octaves > 0 else None
 
 
 class Model(Protocol):
@@ -203,9 +209,7 @@ class Model(Protocol):
 
     def embed(self, ids: Tensor) -> Tensor: ...  # [...] -> [..., dim]
 
-    def forward(
-        self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None) -> Tensor:
         """Map embeddings ``[B, T, dim]`` at positions ``[T]`` or ``[B, T]`` to raw hidden states ``[B, T, dim]``.
 
         With several axes positions are rotary ones, ``[axes, T]`` or ``[axes, B, T]``. Features of images,

@@ -72,4 +72,3 @@ def load(
     # Prompts first: what they refuse is known before gigabytes are read.
     prompts = QwenPrompts(model, config.images, words, config.template)
     return load_model(weights, model, config.images, device=device, dtype=dtype), prompts
-
