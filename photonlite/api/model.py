@@ -107,7 +107,7 @@ class VisionModel:
         self.image_limits = limits or ImageLimits()
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts
-        self.reads_several = loaded.prompts.inline is not None
+        self.reads_several = loaded.prompts.conversations is not None
         self.sight = loaded.model.crop_spec.sight
         config = engine or EngineConfig()
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
@@ -344,7 +344,7 @@ class VisionModel:
             As `query`.
         """
         conversation, prompts = read_messages(messages), self._prompts
-        if prompts.inline is None:
+        if prompts.conversations is None:
             conversation = replace(conversation, images=unique_images(conversation.images))
         sampling, form = SamplingSettings.from_dict(settings), form_of(schema, choices, regex)
         asked = query.read_chat(prompts, conversation, reasoning=reasoning, settings=sampling)

@@ -80,8 +80,8 @@ class InputEmbedding:
         return _select(bins >= 0, text, coordinate, size)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """Embed tokens, ``[T, 3]``, as ``[T, dim]``."""
-        text = self._model.embed(rows[:, 0])
+        """Embed tokens, ``[T, 3]``, as ``[T, dim]``; anything at positions of images, whose id is none of a word."""
+        text = self._model.embed(rows[:, 0].clamp(min=0))
         if self._numbers is None:
             return text
         values = rows[:, 1:].contiguous().view(torch.float32)
