@@ -230,6 +230,7 @@ class Request:
     realtime: bool = False  # goes before bulk work, and fails when it can no longer be in time
     strict: bool = False  # an answer that a limit cut short is an error
     kept: bool = False  # what was computed for its answer may serve later requests, as that for its prompt does
+    begun: int = 0  # tokens at the prompt's end that its answer begins with
 
     def check(self, finish_reason: str | None) -> None:
         """Raise `TruncatedError` if a limit cut the answer short and the request is strict."""

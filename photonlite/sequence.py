@@ -214,6 +214,7 @@ class Sequence:
     times: Timeline = field(default_factory=Timeline)
     inside: tuple[ImageSpan, ...] = ()  # images inside the prompt, which is causal
     turns: PromptTurns | None = None
+    prompt_block: int = 0  # positions up to the prompt's end, where all of it attends to itself in both directions
 
     # Read once from the request. A budget of 0 asks for nothing but the image's place in the prefix cache.
     images: tuple[ImageSpan, ...] = field(init=False)
@@ -240,8 +241,10 @@ class Sequence:
         self.temperature, self.top_p = float(settings.temperature), float(settings.top_p)
         self.top_k, self.repetition_penalty = int(settings.top_k or 0), float(settings.repetition_penalty)
         self.grammar, self.cache_salt = request.grammar, request.cache_salt
-        self.kept = bool(request.kept)
+        self.kept = bool(request.kept) and not self.prompt_block  # no later prompt begins with the same block
         self.prompt_length = self.prefix_len + len(self.prompt)
+        if self.prompt_block and not self.prefix_len <= self.prompt_block <= self.prompt_length:
+            raise AssertionError(f"a block of {self.prompt_block} positions in a prompt of {self.prompt_length}")
 
     @property
     def num_tokens(self) -> int:
@@ -270,7 +273,7 @@ class Sequence:
     @property
     def block(self) -> int:
         """Leading positions that attend to each other in both directions."""
-        return 0 if self.image is None else self.prefix_len
+        return self.prompt_block or (0 if self.image is None else self.prefix_len)
 
     def tokens_after_image(self, start: int) -> tuple[Token, ...]:
         """Return prompt and committed tokens from position `start` on, which lies behind BOS and a leading image."""

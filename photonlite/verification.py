@@ -25,7 +25,7 @@ from photonlite.grammar.prompts import Prompts
 from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from photonlite.models.families import Oracle, oracle_of
 from photonlite.models.loading import resolve
-from photonlite.request import Turn
+from photonlite.request import Token, Turn
 
 STEPS: Final = 20
 """Greedy tokens that are compared."""
@@ -155,11 +155,10 @@ def _with_oracle(
     pairs = [oracle.preprocessing(picture) for picture in pictures]
     yield _relative(f"preprocessing of {len(pictures)} pictures", oracle.name, pairs, _EXACT)
     yield _relative("features of pictures", oracle.name, [oracle.features(pictures)], limit)
-    asks = _conversations(prompts, pictures)
+    asks = _asks(prompts, pictures)
     ties, off, pairs = 0, 0, []
-    for name, (turns, images) in asks.items():
-        assert prompts.inline is not None
-        own, theirs, chosen = oracle.logits(prompts.inline.chat(turns), images, STEPS)
+    for name, (prompt, images) in asks.items():
+        own, theirs, chosen = oracle.logits(prompt, images, STEPS)
         pairs.append((own, theirs))
         spread = float(theirs.float().std())
         for step, token in enumerate(chosen):
@@ -174,18 +173,22 @@ def _with_oracle(
     yield Row(f"greedy tokens of {len(asks)} answers", oracle.name, shown, "ties only", not off)
 
 
-def _conversations(
+def _asks(
     prompts: Prompts, pictures: Sequence[Image.Image]
-) -> dict[str, tuple[list[Turn], Sequence[Image.Image]]]:
+) -> dict[str, tuple[Sequence[Token], Sequence[Image.Image]]]:
     """Return what the other implementation is asked: the questions of `_answers`, and several pictures or turns."""
-    one = [Turn("user", (None, QUESTIONS[0]))]
-    several = [Turn("user", (*[None] * len(pictures), QUESTIONS[1]))]
-    turns = [*one, Turn("assistant", ("Shapes.",)), Turn("user", ("Compare it with", None, "please."))]
-    asks: dict[str, tuple[list[Turn], Sequence[Image.Image]]] = {
-        f"query {place}": (one, [picture]) for place, picture in enumerate(pictures)
+    question = prompts.query(QUESTIONS[0], reasoning=False, refs=())
+    asks: dict[str, tuple[Sequence[Token], Sequence[Image.Image]]] = {
+        f"query {place}": (question, [picture]) for place, picture in enumerate(pictures)
     }
-    words = [Turn("user", (QUESTIONS[1],))]
-    return asks | {"words": (words, []), "several": (several, pictures), "turns": (turns, pictures[:2])}
+    if prompts.conversations is None:
+        return asks
+    chat = prompts.conversations.chat
+    several = [Turn("user", (*[None] * len(pictures), QUESTIONS[1]))]
+    turns = [Turn("user", (None, QUESTIONS[0])), Turn("assistant", ("Shapes.",))]
+    turns.append(Turn("user", ("Compare it with", None, "please.")))
+    asks["words"] = chat([Turn("user", (QUESTIONS[1],))]), []
+    return asks | {"several": (chat(several), pictures), "turns": (chat(turns), pictures[:2])}
 
 
 def _relative(check: str, against: str, pairs: Sequence[tuple[Tensor, Tensor]], limit: float) -> Row:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from photonlite.images.crops import ImageCrops
-from photonlite.kernels.reference.attention import FP8, dequantise, quantise
+from photonlite.kernels.reference.attention import FP8, ScoreRule, dequantise, quantise
 from photonlite.models.base import Model
 from photonlite.models.layers import Attention, MaskedAttention, attend
 from photonlite.models.moondream.model import MoondreamModel
@@ -82,9 +82,9 @@ class RoundedAttention:
         self._mask = mask
         self._kv = kv
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
         """Attend; see :class:`photonlite.models.layers.Attention`."""
-        return attend(q, *self.rounded(layer, k, v), self._mask)
+        return attend(q, *self.rounded(layer, k, v), self._mask, rule)
 
     def rounded(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values as the cache stores and returns them."""
@@ -112,15 +112,15 @@ class WatchedAttention:
         self._scales = kv.scales
         self.layers: list[LayerFigures] = []
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
         """Attend; see :class:`photonlite.models.layers.Attention`."""
-        out = self._exact(layer, q, k, v)
+        out = self._exact(layer, q, k, v, rule)
         pairs = zip((k, v), self._rounded.rounded(layer, k, v), strict=True)
         keys, values = (
             Rounding(rms, _rms(x), scale, float(x.abs().max()) / scale, _rms(read - x) / _rms(x))
             for (x, read), rms, scale in zip(pairs, self._predicted[layer], self._scales[layer], strict=True)
         )
-        self.layers.append(LayerFigures(keys, values, _rms(self._rounded(layer, q, k, v) - out) / _rms(out)))
+        self.layers.append(LayerFigures(keys, values, _rms(self._rounded(layer, q, k, v, rule) - out) / _rms(out)))
         return out
 
 

@@ -112,10 +112,16 @@ def _qwen(config: QwenConfig, device: torch.device, dtype: torch.dtype) -> Subje
 
 
 def _cache_shape(text: TextConfig) -> ModelShape:
-    sizes = {"layers": text.layers, "kv_heads": text.kv_heads, "head_dim": text.head_dim, "dim": text.dim}
     return ModelShape(
-        **sizes, max_context=text.max_context, prefix_length=1, bos_id=0, vocab_size=text.vocab_size
-    )  # fmt: skip
+        layers=text.layers,
+        kv_heads=text.kv_heads,
+        head_dim=text.head_dim,
+        max_context=text.max_context,
+        prefix_length=1,
+        bos_id=0,
+        dim=text.dim,
+        vocab_size=text.vocab_size,
+    )
 
 
 def _bytes(module: nn.Module) -> int:

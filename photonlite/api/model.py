@@ -113,7 +113,7 @@ class VisionModel:
         self.image_limits = limits or ImageLimits()
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts
-        self.reads_several = loaded.prompts.inline is not None
+        self.reads_several = loaded.prompts.conversations is not None
         self.sight = loaded.model.crop_spec.sight
         config = engine or EngineConfig()
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
@@ -352,7 +352,7 @@ class VisionModel:
             As `query`.
         """
         conversation, prompts = read_messages(messages), self._prompts
-        if prompts.inline is None:
+        if prompts.conversations is None:
             conversation = replace(conversation, images=unique_images(conversation.images))
         form = form_of(schema, choices, regex)
         sampling = self._sampling_of(settings, form)

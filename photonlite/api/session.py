@@ -29,6 +29,7 @@ from photonlite.errors import DeadlineError, ModelError
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.grammar.decoding.automaton import Automaton
+from photonlite.grammar.decoding.grammars import known_id
 from photonlite.images.fetch import ImageFetcher
 from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.images.pool import ImagePool, PreparedImage
@@ -343,7 +344,7 @@ def open_session(
     ids = loaded.prompts.vocabulary
     compiler = GrammarCompiler(
         loaded.prompts.pieces,
-        SpecialIds(ids.end, ids.coordinate, ids.size, loaded.prompts.vocab_size, ids.digits),
+        SpecialIds(ids.end, known_id(ids.coordinate), known_id(ids.size), loaded.prompts.vocab_size, ids.digits),
         workers=config.grammar_workers,
         limit_s=config.grammar_limit_s,
         cache_bytes=config.grammar_cache_bytes,

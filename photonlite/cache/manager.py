@@ -19,6 +19,10 @@ miss       shared: image    own (saved)   shared: text    own
 hit        shared: image    own (copied)  own             own        another prompt
 hit        shared: image    shared: text  shared: text    own        the same prompt
 ```
+
+Where the whole prompt attends to itself in both directions, keys and values of its image depend on its words. Then the
+chain is one block, which is named by all of them: it ends before the prompt's last position, which is computed again
+because its hidden state has the answer's first token.
 """
 
 from collections.abc import Iterator
@@ -44,7 +48,8 @@ class CacheManager:
     def pages_needed(self, sequence: Sequence) -> int:
         """Return how many pages a sequence needs when it runs alone, at its longest."""
         # The cache's copies of the pages in which images end cannot be evicted while the sequence uses them.
-        tails = sum(span.end % self.pages.page_size != 0 for span in sequence.images) if self._caching else 0
+        ends = [_block_end(sequence)] if sequence.prompt_block else [span.end for span in sequence.images]
+        tails = sum(end % self.pages.page_size != 0 for end in ends) if self._caching else 0
         return self.pages.pages_for(sequence.longest) + tails
 
     def fits(self, sequence: Sequence) -> bool:
@@ -54,9 +59,8 @@ class CacheManager:
     def name(self, sequence: Sequence) -> None:
         """Find the blocks of a sequence's prompt, and name its images' ends; from any thread."""
         links = sequence.links = tuple(self._links(sequence)) if self._caching else ()
-        ends = {link.end: link.key for link in links}
         for span in sequence.images:
-            span.link = ends.get(span.end, b"")
+            span.link = next((link.key for link in links if link.end >= span.end), b"")
 
     def image_state(self, span: ImageSpan) -> Literal["missing", "building", "ready"]:
         """Return the state of the block that ends with an image; "building" until its step has committed."""
@@ -142,6 +146,13 @@ class CacheManager:
 
     def _links(self, sequence: Sequence) -> Iterator[PrefixLink]:
         size, before = self.pages.page_size, sequence.prefix_len
+        if sequence.prompt_block:
+            if end := _block_end(sequence):
+                tokens = sequence.prompt[: sequence.prompt_block - before]
+                images = [(span.key, -span.start) for span in sequence.images]
+                key = page_key(text_root(sequence.cache_salt), tokens, images)
+                yield PrefixLink(key, 0, end // size, end, end % size != 0)
+            return
         reached, first = 0, 0  # positions and full pages that the chain covers so far
         parent = text_root(sequence.cache_salt)
         if sequence.image is not None:
@@ -211,3 +222,12 @@ class CacheManager:
             self.prefix.insert(block)
             chain.append(block)
         return saves
+
+
+def _block_end(sequence: Sequence) -> int:
+    """Return the positions that are reused of a prompt that attends to itself in both directions; 0 for none.
+
+    Nothing is where an image has its last position, which is computed again from the image's embeddings.
+    """
+    end = sequence.prompt_block - 1
+    return 0 if any(span.end > end for span in sequence.images) else end

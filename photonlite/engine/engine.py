@@ -147,6 +147,7 @@ class Engine:
             image=layout.image,
             inside=layout.inside,
             turns=layout.turns,
+            prompt_block=layout.prompt_block,
             deadline=None if deadline_s is None else begun + deadline_s,
             seed=secrets.randbits(63) if request.settings.seed is None else int(request.settings.seed),
         )

@@ -18,10 +18,14 @@ class Layout:
     image: ImageRef | None = None
     inside: tuple[ImageSpan, ...] = ()
     turns: PromptTurns | None = None
+    prompt_block: int = 0
 
 
 def lay_out(model: Model, request: Request, images: ListLike[ImageRef]) -> Layout:
-    """Give each image of a request its positions; may raise an ImageError for one that the model cannot read."""
+    """Give each image of a request its positions; may raise an ImageError for one that the model cannot read.
+
+    A request that asks for nothing, with neither a prompt nor a budget, has no use for its images.
+    """
     shape, spec = model.shape, model.crop_spec
     marks = sum(token.id == IMAGE.id for token in request.prompt)
     if shape.prefix_length is not None or isinstance(spec, CropSpec):
@@ -29,6 +33,8 @@ def lay_out(model: Model, request: Request, images: ListLike[ImageRef]) -> Layou
             raise ValueError(f"{len(images)} images, {marks} of them inside the prompt: this model reads one before it")
         image = images[0] if images else None
         return Layout(request, 1 if image is None else shape.prefix_length or 1, image)
+    if not request.prompt and not request.budget:
+        return Layout(request)
     if marks != len(images):
         raise ValueError(f"a prompt with places for {marks} images came with {len(images)}")
     waiting = iter(images)
@@ -45,4 +51,6 @@ def lay_out(model: Model, request: Request, images: ListLike[ImageRef]) -> Layou
         spans.append(ImageSpan(image, len(tokens), rows * columns))
         tokens += [IMAGE] * (rows * columns)
         parts.append((rows, columns))
-    return Layout(replace(request, prompt=tuple(tokens)), inside=tuple(spans), turns=model.turns(parts))
+    block = len(tokens) - request.begun if shape.prefix_lm else 0
+    laid_out = replace(request, prompt=tuple(tokens))
+    return Layout(laid_out, inside=tuple(spans), turns=model.turns(parts), prompt_block=block)

@@ -3,6 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from photonlite.grammar.decoding.corners import CornersFormat
 from photonlite.grammar.decoding.grammars import PathIds, Vocabulary
 from photonlite.grammar.decoding.items import ItemFormat
 from photonlite.request import Token, Turn
@@ -13,8 +17,11 @@ Places: TypeAlias = Sequence[Sequence[float]]
 Size: TypeAlias = tuple[int, int]
 """Width and height of an image, in pixels."""
 
-PlaceKind: TypeAlias = Literal["detect", "point"]
-"""What a list of places holds: boxes or points."""
+PlaceKind: TypeAlias = Literal["detect", "point", "segment"]
+"""What a list of places holds: boxes, points or outlines."""
+
+ListFormat: TypeAlias = ItemFormat | CornersFormat
+"""How a list of places is written: in digits, or with tokens of its own."""
 
 
 class TokenDecoder(Protocol):
@@ -25,22 +32,29 @@ class TokenDecoder(Protocol):
 
 
 class InlineImages(Protocol):
-    """What prompts need that hold their images, whose answers spell places in text."""
+    """What prompts need that hold their images, whose answers list places."""
 
     def positions_of(self, size: Size) -> tuple[int, int]:
         """Return the rows and columns of positions that an image of a width and height takes; may raise ImageError."""
 
     def encode(self) -> tuple[Token, ...]:
-        """Return the beginning of prompts about one image, up to its end."""
+        """Return the beginning of prompts about one image, up to its end; empty where other prompts gain nothing."""
+
+    def format(self, kind: PlaceKind, subject: str) -> ListFormat:
+        """Return how a list of boxes, points or outlines is written."""
+
+    def bounds(self, kind: PlaceKind, size: Size) -> tuple[int, ...]:
+        """Return the largest numbers of an item in an image of a width and height, in pixels; () without digits."""
+
+    def mask(self, codes: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return what the codes of an outline stand for, ``[rows, columns]`` of its box: inside where it is above 0."""
+
+
+class Conversations(Protocol):
+    """What prompts need that are conversations."""
 
     def chat(self, turns: Sequence[Turn]) -> tuple[Token, ...]:
         """Return the prompt for the next turn of a conversation; PromptError where it cannot be written."""
-
-    def format(self, kind: PlaceKind, subject: str) -> ItemFormat:
-        """Return how a list of boxes or points is written."""
-
-    def bounds(self, kind: PlaceKind, size: Size) -> tuple[int, ...]:
-        """Return the largest numbers of an item in an image of a width and height, in pixels."""
 
 
 class Prompts(Protocol):
@@ -58,6 +72,11 @@ class Prompts(Protocol):
     @property
     def inline(self) -> InlineImages | None:
         """What prompts need that hold their images; None where BOS and one image stand before all prompts."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations | None:
+        """What writes conversations, and reads several images; None where prompts are questions about one."""
         ...
 
     @property

@@ -53,14 +53,16 @@ def paged_attention(
     lengths: Tensor,  # int32 [B]: row b sees positions [0, lengths[b]), at most P * page
     k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
+    rule: reference.ScoreRule | None = None,
 ) -> Tensor:
     """Attend from one query position a row to keys and values in pages: ``[B, H, D]``, zeros where a row sees nothing.
 
     Anything behind a row's positions is ignored: it may belong to another sequence, or be NaN. On CUDA the arithmetic
-    is float32, nothing waits for the device, and the page size must be a power of two.
+    is float32, nothing waits for the device, and the page size must be a power of two. With a rule the reference
+    computes on every device.
     """
-    if not use_triton(q):
-        return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale)
+    if rule is not None or not use_triton(q):
+        return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale, rule)
     check_pages(keys, values, page_table)
     rows, heads, dim = q.shape
     page, kv_heads = keys.shape[1:3]

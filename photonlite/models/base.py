@@ -5,7 +5,7 @@ Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from PIL import Image
 from torch import Tensor
@@ -21,7 +21,8 @@ class ModelShape:
     """Sizes of cache and context.
 
     In some families BOS and one image come first, in `prefix_length` positions that all attend to each other. In the
-    others prompts say where images stand, and everything attends to what comes before it.
+    others prompts say where images stand, and everything attends to what comes before it; or, with `prefix_lm`, each
+    position of a prompt to all others, and those of the answer to what comes before them.
     """
 
     layers: int
@@ -33,6 +34,7 @@ class ModelShape:
     dim: int
     vocab_size: int
     axes: int = 0  # of rotary positions; 0 where these are the positions
+    prefix_lm: bool = False
     levels: int = 1  # embeddings of each position of an image: the input's, and what later layers add
 
 
@@ -153,23 +155,29 @@ class PatchEncoder(Protocol):
 
 
 class NumberHeads(Protocol):
-    """Coordinates and sizes as numbers, which some families read and write beside words.
+    """Coordinates as numbers, which some families read and write beside words.
 
     Values in [0, 1] and bins are float32 and int64 on the model's device.
     """
 
     def embed_coordinates(self, values: Tensor) -> Tensor: ...  # [N] -> [N, dim]
-    def embed_sizes(self, values: Tensor) -> Tensor: ...  # widths and heights [N, 2] -> [N, dim]
-
-    # From raw hidden states [..., dim]:
-    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # [..., bins]
-    def size_logits(self, hidden: Tensor) -> Tensor: ...  # [..., 2, bins], width first
-
-    # From bins to values; those of a size are spaced evenly over `size_octaves` octaves up to 1:
-    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...
-    def size_of(self, index: Tensor, bins: int) -> Tensor: ...
+    def coordinate_logits(self, hidden: Tensor) -> Tensor: ...  # raw hidden states [..., dim] -> [..., bins]
+    def coordinate_of(self, index: Tensor, bins: int) -> Tensor: ...  # from bins to values
     @property
-    def size_octaves(self) -> float: ...
+    def size_octaves(self) -> float: ...  # above 0 where there are sizes too: `SizeHeads`
+
+
+class SizeHeads(NumberHeads, Protocol):
+    """Widths and heights as numbers as well."""
+
+    def embed_sizes(self, values: Tensor) -> Tensor: ...  # [N, 2] -> [N, dim]
+    def size_logits(self, hidden: Tensor) -> Tensor: ...  # raw hidden states [..., dim] -> [..., 2, bins], width first
+    def size_of(self, index: Tensor, bins: int) -> Tensor: ...  # spaced evenly over `size_octaves` octaves up to 1
+
+
+def size_heads(numbers: NumberHeads | None) -> SizeHeads | None:
+    """Return the heads if they have sizes."""
+    return cast(SizeHeads, numbers) if numbers is not None and numbers.size_octaves > 0 else None
 
 
 class Model(Protocol):

@@ -87,6 +87,11 @@ FAMILIES = {
         model_types=("qwen3_vl", "qwen2_5_vl"),
         skills=("caption", "query", "detect", "point"),
     ),
+    "paligemma": FamilyEntry(
+        title="PaliGemma 2",
+        model_types=("paligemma",),
+        skills=("caption", "query", "detect", "segment"),
+    ),
 }
 """Families by the name of their folder."""
 

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from photonlite.kernels.reference.attention import ScoreRule
+
 LAYER_NORM_EPS = 1e-5  # Moondream uses PyTorch's default in the vision tower too, where SigLIP itself has 1e-6
 
 
@@ -16,7 +18,7 @@ class Attention(Protocol):
     Training, the reference runner and the paged runner differ only here.
     """
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
         """Map rotated q ``[B, T, H, D]`` and rotated k, and v, ``[B, T, H_kv, D]``, to ``[B, T, H, D]``."""
 
 
@@ -26,13 +28,18 @@ class MaskedAttention:
     def __init__(self, mask: Tensor | None = None) -> None:
         self.mask = mask
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return attend(q, k, v, self.mask)
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
+        return attend(q, k, v, self.mask, rule)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Attend with q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]``, and a bool mask of ``[B, H, T, S]``."""
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, rule: ScoreRule | None = None) -> Tensor:
+    """Attend with q ``[B, T, H, D]``, k and v ``[B, S, H_kv, D]``, and a bool mask of ``[B, H, T, S]``.
+
+    The mask has what the rule's window hides already.
+    """
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if rule is not None:
+        return rule.attend(q, k, v, mask).transpose(1, 2)
     out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2)
 

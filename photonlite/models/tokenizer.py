@@ -1,4 +1,9 @@
-"""Text to token ids and back, over the `tokenizers` library and a byte-level tokenizer.json.
+"""Text to token ids and back, over the `tokenizers` library and a tokenizer.json of one of two kinds.
+
+| kind | a token is written | spaces |
+|---|---|---|
+| byte-level | byte by byte, each as one printable character | as any byte |
+| byte fallback (SentencePiece's) | as text, or as one byte `<0xAB>` of a character without a token | as "▁" |
 
 User text is only ever text: the spelling of a special token is encoded letter by letter. On the way back every id
 stands for bytes, so text can be streamed as soon as its characters are complete, in time linear in its length.
@@ -21,41 +26,55 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
 """Byte-level vocabularies write a byte as one printable character (Radford et al., 2019, GPT-2)."""
 
+_SPACE, _BYTE = "▁", re.compile(r"<0x([0-9A-F]{2})>")
+
 
 class Tokenizer:
-    """A checkpoint's byte-level tokenizer.json; CheckpointError for another kind, or more tokens than `vocab_size`.
+    """A checkpoint's tokenizer.json; CheckpointError for another kind, or more tokens than `vocab_size`.
 
-    Added tokens with ids below `controls_to` are control tokens, whatever the file says. Text is never encoded to these
-    or to `control_ids`.
+    Added tokens with ids below `controls_to` are control tokens, whatever the file says. Text is never encoded to
+    these, to `control_ids`, or to added tokens whose spelling matches `control_names`.
     """
 
     def __init__(
-        self, path: Path, *, vocab_size: int | None = None, controls_to: int = 0, control_ids: Iterable[int] = ()
+        self,
+        path: Path,
+        *,
+        vocab_size: int | None = None,
+        controls_to: int = 0,
+        control_ids: Iterable[int] = (),
+        control_names: str = "(?!)",
     ) -> None:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as cause:  # the library raises bare exceptions
             raise CheckpointError(f"{path} is not a readable tokenizer.json: {cause}; fetch the file again") from cause
-        if not isinstance(self._tokenizer.decoder, decoders.ByteLevel):
+        self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
+        if not self._byte_level and not _falls_back(self._tokenizer):
             kind = type(self._tokenizer.decoder).__name__
-            raise CheckpointError(f"{path} has a decoder of type {kind}: only byte-level tokenizers are supported")
+            raise CheckpointError(
+                f"{path} has a decoder of type {kind}: only byte-level tokenizers are supported, and those that fall "
+                "back to bytes"
+            )
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         if vocab_size is not None and size > vocab_size:
             raise CheckpointError(
                 f"{path} has {size} tokens but the model has {vocab_size} rows: use the tokenizer.json of this model"
             )
         self._special = self._make_special(controls_to)
-        self._controls = self._special | frozenset(control_ids)
+        self.added = {token.content: index for index, token in self._tokenizer.get_added_tokens_decoder().items()}
+        named = {index for text, index in self.added.items() if re.fullmatch(control_names, text)}
+        self._controls = self._special | frozenset(control_ids) | named
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._unnormalized = self._tokenizer  # for text as the model writes it: only user text is normalized
-        if self._tokenizer.normalizer is not None:
+        # For text as the model writes it: only user text is normalized, but for spaces as "▁".
+        self._unnormalized = self._tokenizer
+        if self._byte_level and self._tokenizer.normalizer is not None:
             raw = json.loads(self._tokenizer.to_str()) | {"normalizer": None}
             self._unnormalized = tokenizers.Tokenizer.from_str(json.dumps(raw))
         self._tokenizer.encode_special_tokens = self._unnormalized.encode_special_tokens = True
         self._bytes: dict[int, bytes] = {}
-        spelled = {token.content: index for index, token in self._tokenizer.get_added_tokens_decoder().items()}
-        self.special = {text: index for text, index in spelled.items() if index in self._special}
+        self.special = {text: index for text, index in self.added.items() if index in self._special}
         longest_first = sorted(map(re.escape, self.special), key=len, reverse=True)
         self._spelled = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
         self._openings = re.compile("|".join({re.escape(text[0]) for text in self.special}) or "(?!)")
@@ -114,14 +133,30 @@ class Tokenizer:
         """Return the bytes of an id: none for a special token or an id without a token."""
         if index not in self._bytes:
             token = "" if index in self._special else self._tokenizer.id_to_token(index) or ""
-            # A token with characters outside the byte alphabet is plain text.
-            is_bytes = all(character in _BYTE_OF for character in token)
-            self._bytes[index] = bytes(map(_BYTE_OF.__getitem__, token)) if is_bytes else token.encode()
+            self._bytes[index] = self._spelled_bytes(token)
         return self._bytes[index]
+
+    def _spelled_bytes(self, token: str) -> bytes:
+        if not self._byte_level:
+            byte = _BYTE.fullmatch(token)
+            return bytes.fromhex(byte[1]) if byte else token.replace(_SPACE, " ").encode()
+        # A token with characters outside the byte alphabet is plain text.
+        is_bytes = all(character in _BYTE_OF for character in token)
+        return bytes(map(_BYTE_OF.__getitem__, token)) if is_bytes else token.encode()
 
     def pieces(self, count: int) -> list[bytes]:
         """Return the bytes of the first `count` ids; none for those that text is never encoded to."""
         return [b"" if index in self._controls else self.piece(index) for index in range(count)]
+
+
+def _falls_back(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Whether a tokenizer spells spaces and missing characters as SentencePiece does, and changes nothing else."""
+    raw = json.loads(tokenizer.to_str())
+    decoder, normalizer = raw["decoder"] or {}, raw["normalizer"] or {}
+    space = {"pattern": {"String": _SPACE}, "content": " "}
+    steps = [{"type": "Replace", **space}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    written = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    return decoder.get("decoders") == steps and normalizer == written
 
 
 def _check_unicode(text: str) -> None:

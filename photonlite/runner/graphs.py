@@ -35,6 +35,9 @@ VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) i
 WORD_VARIANTS: tuple[Variant, ...] = ("text",)
 """The same for a model without coordinates and sizes."""
 
+PLACE_VARIANTS: tuple[Variant, ...] = tuple(variant for variant in VARIANTS if variant not in ("size", "mixed"))
+"""The same for a model with coordinates, and without sizes."""
+
 LONGEST = 4096
 """Positions of the longest graph of prompts: a longer launch takes so long that its kernels are launched meanwhile."""
 

@@ -6,7 +6,7 @@ row 0                        row 1          row 2
 start 0, block               start > 0      start 0           scratch page
 
         cached | block  | tail        cached   positions before the first, gathered through the page table
-block      x   |   x    |             block    BOS and image: every position sees every other
+block      x   |   x    |             block    BOS and image, or the whole prompt: every position sees every other
 tail       x   |   x    | up to self  tail     the rest: causal
 ```
 
@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from photonlite.batch import BatchItem, ScheduledBatch
 from photonlite.device.base import Array
 from photonlite.kernels.columns import QUERY_TILE
-from photonlite.kernels.reference.attention import dequantise, indexable, quantise, write_kv
+from photonlite.kernels.reference.attention import ScoreRule, dequantise, indexable, quantise, write_kv
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.models.layers import Attention, attend
 from photonlite.runner.buffers import Buffers, PagedCache, transfer
@@ -53,7 +53,7 @@ class PromptRow:
     count: int  # of such positions
     first: int  # its first token among the uploaded ones
     leading: int  # positions before its tokens: BOS, and a leading image that is not cached; 0 for a resumed row
-    block: int  # leading positions that see each other in both directions
+    block: int  # end of the positions that see each other in both directions; 0 where it begins behind them
     images: tuple["ImagePart", ...]  # that it computes
     turns: Array | None  # [count, axes]: rotary positions, where a model has several axes
 
@@ -194,7 +194,10 @@ def make_rows(items: Iterable[BatchItem]) -> list[PromptRow]:
     first = 0
     for index, item in enumerate(items):
         sequence = item.sequence
-        leading, block = (0, 0) if item.start else (sequence.prefix_len, sequence.block)
+        leading = 0 if item.start else sequence.prefix_len
+        block = sequence.block if item.start < sequence.block else 0
+        if block and item.start not in (0, block - 1):
+            raise AssertionError(f"position {item.start} is in the middle of a block of {block}, which is never split")
         rows.append(PromptRow(index, item.start, item.count, first, leading, block, _image_parts(item), _turns(item)))
         first += item.count - leading
     return rows
@@ -274,15 +277,16 @@ def prompt_attention(cache: PagedCache, rows: Sequence[PromptRow], slots: Tensor
     """
     slots = slots.long()
     pages = [table[row.index, : -(-row.start // cache.page_size)].long() for row in rows]
-    # A position of the tail sees what is cached, the block, and the tail up to itself.
+    # Computed positions of the block; those behind it see what is cached, the block, and those up to themselves.
+    blocks = [max(0, row.block - row.start) for row in rows]
     masks = [
-        torch.ones(row.count - row.block, row.start + row.count, dtype=torch.bool, device=slots.device).tril(
-            row.start + row.block
+        torch.ones(row.count - block, row.start + row.count, dtype=torch.bool, device=slots.device).tril(
+            row.start + block
         )
-        for row in rows
+        for row, block in zip(rows, blocks, strict=True)
     ]
 
-    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
         keys, values = cache.layer(layer)
         k_scale, v_scale = cache.scales[layer]
         write_kv(keys, values, k[0], v[0], slots, k_scale, v_scale)
@@ -290,16 +294,17 @@ def prompt_attention(cache: PagedCache, rows: Sequence[PromptRow], slots: Tensor
         v = dequantise(quantise(v, keys.dtype, v_scale), v.dtype, v_scale)
         parts: list[Tensor] = []
         begin = 0
-        for row, cached, mask in zip(rows, pages, masks, strict=True):
-            end, block = begin + row.count, begin + row.block
+        for row, cached, mask, count in zip(rows, pages, masks, blocks, strict=True):
+            end, block = begin + row.count, begin + count
             row_k, row_v = k[:, begin:end], v[:, begin:end]
             if row.start:
                 row_k = torch.cat((_gather(keys, cached, row.start, k.dtype, k_scale), row_k), dim=1)
                 row_v = torch.cat((_gather(values, cached, row.start, v.dtype, v_scale), row_v), dim=1)
-            if row.block:  # attended to without a mask: the fastest kernels take none
-                parts.append(attend(q[:, begin:block], row_k[:, : row.block], row_v[:, : row.block], None))
+            if count:  # attended to without a mask: the fastest kernels take none
+                parts.append(attend(q[:, begin:block], row_k[:, : row.block], row_v[:, : row.block], None, rule))
             if end > block:
-                parts.append(attend(q[:, block:end], row_k, row_v, mask))
+                seen = mask if rule is None else rule.limit(mask)
+                parts.append(attend(q[:, block:end], row_k, row_v, seen, rule))
             begin = end
         return torch.cat(parts, dim=1)
 

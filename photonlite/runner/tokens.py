@@ -27,7 +27,7 @@ from photonlite.kernels.reference.sampling import Logits
 from photonlite.kernels.sampling import penalize, sample_tokens, score_ids
 from photonlite.kernels.small_batch_gemm import small_batch_gemm
 from photonlite.kernels.triton_utils import has_triton
-from photonlite.models.base import Head, Model, NumberHeads
+from photonlite.models.base import Head, Model, NumberHeads, size_heads
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SIZES, Variant
 from photonlite.runner.slots import NO_VALUE
 
@@ -41,7 +41,7 @@ class InputEmbedding:
     """Embeds words by their ids, and coordinates and sizes, where the model has them, by their bins or values."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
-        self._model, self._numbers = model, model.numbers
+        self._model, self._numbers, self._size_heads = model, model.numbers, size_heads(model.numbers)
         self.bos = model.embed(torch.tensor([model.shape.bos_id or 0], device=device))  # [1, dim]
         self._tables: InputTables | None = None  # of the fused kernel, if the model offers its weights
         self.coordinates: list[float] = []
@@ -52,10 +52,13 @@ class InputEmbedding:
     def _read_numbers(self, numbers: NumberHeads, device: torch.device) -> None:
         bins = numbers.coordinate_logits(self.bos).shape[-1]
         coordinates = numbers.coordinate_of(torch.arange(bins, device=device), bins)
-        bins = numbers.size_logits(self.bos).shape[-1]
-        self._sizes = numbers.size_of(torch.arange(bins, device=device), bins)
         self._coordinates = numbers.embed_coordinates(coordinates).contiguous()  # [bins, dim]
-        self.coordinates, self.sizes = coordinates.tolist(), self._sizes.tolist()
+        self.coordinates = coordinates.tolist()
+        if self._size_heads is None:
+            return
+        bins = self._size_heads.size_logits(self.bos).shape[-1]
+        self._sizes = self._size_heads.size_of(torch.arange(bins, device=device), bins)
+        self.sizes = self._sizes.tolist()
         if has_triton(device) and (weights := self._model.input_weights) is not None:
             frequencies = weights.frequencies.contiguous()
             own = self._coordinates, self._sizes, frequencies
@@ -72,24 +75,28 @@ class InputEmbedding:
             return text
         # Every row is embedded in all three ways: clamp a bin of one kind to the table of the other.
         coordinate = self._coordinates[bins[:, 0].clamp(0, len(self._coordinates) - 1).long()]
-        size = self._numbers.embed_sizes(self._sizes[bins.clamp(0, len(self._sizes) - 1).long()])
+        size = None
+        if self._size_heads is not None:
+            size = self._size_heads.embed_sizes(self._sizes[bins.clamp(0, len(self._sizes) - 1).long()])
         return _select(bins >= 0, text, coordinate, size)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """Embed tokens, ``[T, 3]``, as ``[T, dim]``."""
-        text = self._model.embed(rows[:, 0])
+        """Embed tokens, ``[T, 3]``, as ``[T, dim]``; anything at positions of images, whose id is none of a word."""
+        text = self._model.embed(rows[:, 0].clamp(min=0))
         if self._numbers is None:
             return text
         values = rows[:, 1:].contiguous().view(torch.float32)
         given = values != _NO_VALUE  # [T, 2]
         values = values.masked_fill(~given, 0)
         coordinate = self._numbers.embed_coordinates(values[:, 0])
-        return _select(given, text, coordinate, self._numbers.embed_sizes(values))
+        size = None if self._size_heads is None else self._size_heads.embed_sizes(values)
+        return _select(given, text, coordinate, size)
 
 
-def _select(given: Tensor, text: Tensor, coordinate: Tensor, size: Tensor) -> Tensor:
+def _select(given: Tensor, text: Tensor, coordinate: Tensor, size: Tensor | None) -> Tensor:
     """Take from `text` where neither number is given, from `coordinate` where one is, else from `size`."""
-    return torch.where(given[:, 1:], size, torch.where(given[:, :1], coordinate, text))
+    found = torch.where(given[:, :1], coordinate, text)
+    return found if size is None else torch.where(given[:, 1:], size, found)
 
 
 def coordinate_radius(bins: int) -> float:
@@ -129,9 +136,9 @@ def sample_from_hidden(
     if variant in WITH_COORDINATES and numbers is not None:
         coordinate = head_logits(model, "coordinate", hidden)
         near = coordinate_radius(coordinate.shape[-1])
-    if variant in WITH_SIZES and numbers is not None:
+    if variant in WITH_SIZES and (sizes := size_heads(numbers)) is not None:
         size = head_logits(model, "size", hidden)
-        around = size_radius(size.shape[-1], numbers.size_octaves)
+        around = size_radius(size.shape[-1], sizes.size_octaves)
     free = ids if ids is None or seen is None else penalize(ids, seen, params)
     logits = Logits(free, coordinate, size, near, around)
     sample_tokens(logits, hidden, params, masks, results, pending, rows, sampled=sampled)
@@ -147,8 +154,13 @@ def head_logits(model: Model, head: Literal["text", "coordinate", "size"], hidde
         return logits.view(len(hidden), 2, -1) if head == "size" else logits
     if head == "text":
         return model.logits(hidden)
-    assert model.numbers is not None, f"a grammar wants the {head} head of a model that has none"
-    return model.numbers.coordinate_logits(hidden) if head == "coordinate" else model.numbers.size_logits(hidden)
+    numbers = model.numbers
+    assert numbers is not None, f"a grammar wants the {head} head of a model that has none"
+    if head == "coordinate":
+        return numbers.coordinate_logits(hidden)
+    sizes = size_heads(numbers)
+    assert sizes is not None, "a grammar wants the size head of a model that has none"
+    return sizes.size_logits(hidden)
 
 
 def apply_head(head: Head, hidden: Tensor) -> Tensor:

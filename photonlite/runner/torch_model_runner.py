@@ -27,12 +27,21 @@ from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.paged_attention import paged_attention
-from photonlite.kernels.reference.attention import write_kv
+from photonlite.kernels.reference.attention import ScoreRule, write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in
-from photonlite.models.base import CropEncoder, Model, NextPositions, PatchEncoder, PromptDecoder, StepDecoder
+from photonlite.models.base import (
+    CropEncoder,
+    Model,
+    NextPositions,
+    PatchEncoder,
+    PromptDecoder,
+    StepDecoder,
+    size_heads,
+)
 from photonlite.models.layers import Attention
 from photonlite.runner.buffers import Buffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
+    PLACE_VARIANTS,
     VARIANTS,
     WORD_VARIANTS,
     Capturer,
@@ -130,7 +139,9 @@ class TorchModelRunner:
         with torch.inference_mode():
             capturer = capturer or CudaCapturer(self._device)
             report = self._prefill.capture(capturer)  # larger, so captured before the others
-            variants = VARIANTS if self._model.numbers is not None else WORD_VARIANTS
+            variants = WORD_VARIANTS
+            if self._model.numbers is not None:
+                variants = VARIANTS if size_heads(self._model.numbers) is not None else PLACE_VARIANTS
             report += self._graphs.capture(capturer, forward, finalize, variants)
             self._pending.zero_()
         self._synchronize()
@@ -271,10 +282,10 @@ def decode_attention(cache: PagedCache, rows: Tensor) -> Attention:
     """
     slots, lengths, table = rows[:, WRITE_SLOT].long(), rows[:, POSITION] + 1, rows[:, PAGES:]
 
-    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
         keys, values = cache.layer(layer)
         scales = cache.scales[layer]
         write_kv(keys, values, k[:, 0], v[:, 0], slots, *scales)
-        return paged_attention(q[:, 0], keys, values, table, lengths, *scales)[:, None]
+        return paged_attention(q[:, 0], keys, values, table, lengths, *scales, rule)[:, None]
 
     return attention

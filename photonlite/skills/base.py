@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
-from photonlite.grammar.decoding.items import Item, ItemsGrammar
+from photonlite.grammar.decoding.items import Item
 from photonlite.grammar.prompts import InlineImages, PlaceKind, Places, Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Box, Detections, Point, Points, Segments
@@ -105,18 +105,25 @@ def listed(
     settings: SamplingSettings,
     sizes: Sequence[Size],
 ) -> Request:
-    """Make the request for a list of boxes or points that is written as text; the size of the image may be unknown."""
+    """Make the request for a list of places that prompts say how to write; the size of the image may be unknown."""
     bounds = inline.bounds(kind, sizes[0] if sizes else ANY_SIZE)
     form = inline.format(kind, subject)
     room = room_after(prompt, prompts, with_image=True, sizes=sizes)
     budget = min(form.budget(settings.max_objects, bounds), room)
-    return Request(kind, prompt, ItemsGrammar(form, bounds, budget, settings.max_objects), budget, settings, subject)
+    return Request(kind, prompt, form.grammar(bounds, budget, settings.max_objects), budget, settings, subject)
 
 
 def listed_box(item: Item, bounds: Sequence[int]) -> dict[str, float] | None:
     """Return a box in [0, 1]; swapped corners are put in order, and a box without an area is None."""
     place = ordered_box(*(number / bound for number, bound in zip(item.numbers, bounds, strict=True)))
     return place if place["x_min"] < place["x_max"] and place["y_min"] < place["y_max"] else None
+
+
+def corner_box(corners: Sequence[Token]) -> dict[str, float] | None:
+    """Return the box of y_min, x_min, y_max and x_max; None for one without an area, or with swapped corners."""
+    top, left, bottom, right = (token.values[0] for token in corners)
+    place = {"x_min": left, "y_min": top, "x_max": right, "y_max": bottom}
+    return place if left < right and top < bottom else None
 
 
 def ordered_box(left: float, top: float, right: float, bottom: float) -> dict[str, float]:
@@ -159,7 +166,8 @@ def score(tokens: Sequence[Token]) -> float:
     """Confidence in one object, in (0, 1].
 
     The probability that there is one more object, from the position of its first token, times the geometric mean over
-    its numbers (x, y, and width and height of a box) of the probability mass around the chosen bin. The mass counts
+    its numbers (x, y, and width and height of a box, or its corners) of the probability mass around the chosen bin. The
+    mass counts
     bins within 2 % of the image for a coordinate, and within 25 % for a width or height: a box that is off by that much
     mostly still has an IoU of 0.5 with the object, and on held-out scenes the score is the share of boxes that have
     (`bench.nano.evaluation`). Both probabilities are those of the model at temperature 1.

@@ -2,12 +2,23 @@
 
 from collections.abc import Sequence
 
+from photonlite.grammar.decoding.corners import CornersGrammar
 from photonlite.grammar.decoding.grammars import DetectGrammar
 from photonlite.grammar.decoding.items import ItemsGrammar
 from photonlite.grammar.prompts import Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Detections
-from photonlite.skills.base import box, clean_object, groups, listed, listed_box, room_after, score, spatial_info
+from photonlite.skills.base import (
+    box,
+    clean_object,
+    corner_box,
+    groups,
+    listed,
+    listed_box,
+    room_after,
+    score,
+    spatial_info,
+)
 
 
 def build(prompts: Prompts, subject: str, *, settings: SamplingSettings, sizes: Sequence[Size] = ()) -> Request:
@@ -27,8 +38,11 @@ def finish(request: Request, completion: Completion) -> Detections:
     grammar = request.grammar
     if isinstance(grammar, ItemsGrammar):
         items = [(listed_box(item, grammar.bounds), item.score) for item in grammar.read(completion.tokens)]
-        found = [(place, sure) for place, sure in items if place is not None]
+        found = [(place, request.subject, sure) for place, sure in items if place is not None]
+    elif isinstance(grammar, CornersGrammar):
+        corners = [(corner_box(item.corners), item) for item in grammar.read(completion.tokens)]
+        found = [(place, item.label, score(item.corners)) for place, item in corners if place is not None]
     else:
-        found = [(box(tokens), score(tokens)) for tokens in groups(completion.tokens, size=3)]
-    objects = [{**place, "label": request.subject, "score": sure} for place, sure in found]
+        found = [(box(tokens), request.subject, score(tokens)) for tokens in groups(completion.tokens, size=3)]
+    objects = [{**place, "label": label, "score": sure} for place, label, sure in found]
     return Detections(objects, **spatial_info(completion))

@@ -15,7 +15,7 @@ from typing import Any, Self, Unpack
 
 from photonlite.errors import ImageError, SpatialRefError, UnsupportedSkillError
 from photonlite.grammar.decoding.grammars import ReasoningGrammar, TextGrammar, Vocabulary
-from photonlite.grammar.prompts import InlineImages, Places, Prompts, Size
+from photonlite.grammar.prompts import Conversations, Places, Prompts, Size
 from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token, Turn
 from photonlite.results import Answer
 from photonlite.results.text import TextInfo, TokenReader
@@ -89,12 +89,12 @@ def read_chat(
 ) -> CheckedQuestion:
     """Check a conversation, and write the prompt for its next turn; raises as `read_question`."""
     turns, images = conversation.turns, len(conversation.images)
-    if prompts.inline is None:
+    if prompts.conversations is None:
         write: Callable[..., Ids] = partial(_write_question, prompts, flat_text(turns), reasoning, (), images)
     elif reasoning:
         raise UnsupportedSkillError("this checkpoint was not trained for reasoning: ask with reasoning=False")
     else:
-        write = partial(_write_chat, prompts.inline, turns)
+        write = partial(_write_chat, prompts.conversations, turns)
     return _checked(prompts, turns[-1].text, write, images, reasoning, settings)
 
 
@@ -103,9 +103,9 @@ def _write_question(prompts: Prompts, subject: str, reasoning: bool, refs: Place
     return prompts.query(text, reasoning=reasoning, refs=refs, images=images)
 
 
-def _write_chat(inline: InlineImages, turns: Sequence[Turn], note: str = "") -> Ids:
+def _write_chat(conversations: Conversations, turns: Sequence[Turn], note: str = "") -> Ids:
     *earlier, last = turns
-    return inline.chat([*earlier, replace(last, parts=(*last.parts, f"\n{note}")) if note else last])
+    return conversations.chat([*earlier, replace(last, parts=(*last.parts, f"\n{note}")) if note else last])
 
 
 def _checked(
@@ -116,12 +116,12 @@ def _checked(
     reasoning: bool,
     settings: SamplingSettings,
 ) -> CheckedQuestion:
-    if images > 1 and prompts.inline is None:
+    if images > 1 and prompts.conversations is None:
         raise ImageError(f"there are {images} images, but this model reads one at a time: ask about each by itself")
     prompt = write()
     room = room_after(prompt, prompts, with_image=images > 0)
     # The prompt of a next turn begins with this one and its answer only where conversations are read as such.
-    return CheckedQuestion(subject, prompt, reasoning, room, settings, write, kept=prompts.inline is not None)
+    return CheckedQuestion(subject, prompt, reasoning, room, settings, write, kept=prompts.conversations is not None)
 
 
 def build(prompts: Prompts, asked: CheckedQuestion) -> Request:

@@ -1,18 +1,26 @@
-"""Draw the outline of an object: a box, and an SVG path relative to it."""
+"""Draw the outline of an object, or of every instance: a box, and an SVG path relative to it.
+
+Some checkpoints write the path. Others write codes of a mask, whose outline is traced.
+"""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from photonlite.grammar.decoding.corners import CornersGrammar
 from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, SegmentGrammar
 from photonlite.grammar.prompts import Prompts, Size
 from photonlite.request import Completion, Request, SamplingSettings
 from photonlite.results import Segments
+from photonlite.results.contours import trace_path
 from photonlite.results.svg import path_to_polygon
 from photonlite.skills.base import (
     SpatialRefs,
     box,
     clean_object,
     clean_refs,
+    corner_box,
     groups,
+    listed,
     room_after,
     score,
     spatial_info,
@@ -30,6 +38,8 @@ def build(
     """Make the request for the outline of a subject of at most 1,000 characters."""
     subject = clean_object(subject)
     prompt = prompts.segment(subject, refs=clean_refs(refs))
+    if prompts.inline is not None:
+        return listed(prompts, prompts.inline, "segment", prompt, subject, settings, sizes)
     budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True, sizes=sizes))
     grammar = SegmentGrammar(prompts.vocabulary, prompts.path_ids, budget)
     return Request("segment", prompt, grammar, budget, settings, subject)
@@ -37,6 +47,8 @@ def build(
 
 def finish(prompts: Prompts, request: Request, completion: Completion) -> Segments:
     """Read the outline; there is none where no object was found, or where the token limit cut the path short."""
+    if isinstance(request.grammar, CornersGrammar):
+        return Segments(_outlines(prompts, request.grammar, completion), **spatial_info(completion))
     tokens, end = completion.tokens, prompts.vocabulary.end
     segments = []
     if (found := groups(tokens, size=3)) and tokens[-1].id == end:
@@ -45,6 +57,19 @@ def finish(prompts: Prompts, request: Request, completion: Completion) -> Segmen
         outline = {"path": path, "bbox": bbox, "polygon": path_to_polygon(path, bbox)}
         segments.append({**outline, "label": request.subject, "score": score(found[0])})
     return Segments(segments, **spatial_info(completion))
+
+
+def _outlines(prompts: Prompts, grammar: CornersGrammar, completion: Completion) -> list[dict[str, Any]]:
+    """Trace the masks of an answer's items; one without an area, of its box or of its mask, is left out."""
+    found = []
+    for item in grammar.read(completion.tokens):
+        bbox = corner_box(item.corners)
+        if bbox is None or prompts.inline is None:
+            continue
+        if path := trace_path(prompts.inline.mask(item.codes)):
+            outline = {"path": path, "bbox": bbox, "polygon": path_to_polygon(path, bbox)}
+            found.append({**outline, "label": item.label, "score": score(item.corners)})
+    return found
 
 
 def path_text(token_ids: Iterable[int], ids: PathIds) -> str:

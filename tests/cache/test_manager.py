@@ -1,11 +1,28 @@
+import itertools
+from typing import Any
+
 import pytest
 
 from photonlite.batch import PageCopy
-from photonlite.request import Token
-from tests.cache.sequences import Admission, admit, admitted, check, forget, manager_of, sequence, served, state_of
+from photonlite.request import Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
+from tests.cache.sequences import (
+    Admission,
+    NamedImage,
+    admit,
+    admitted,
+    check,
+    forget,
+    manager_of,
+    sequence,
+    served,
+    state_of,
+)
 
 # Pages of 4 positions; BOS and image are positions 0 to 5, so the image ends inside the second page.
 PREFIX = 6
+NUMBERS = itertools.count(10**6)
+ANYTHING: Any = None  # for arguments that the cache does not read
 
 
 def about(image: str, prompt=(1, 2, 3), **options):
@@ -377,3 +394,68 @@ def test_an_answer_that_a_run_has_ended_keeps_only_what_steps_have_computed():
     manager.release(first)
     again = sequence((1, 2, 3, *range(13)), budget=20)
     assert admitted(manager, again).start == 8
+
+
+def whole(prompt: tuple[int, ...], image: str | None = "a", begun: int = 0) -> Sequence:
+    """A sequence whose prompt attends to itself in both directions, but for the tokens that its answer begins with."""
+    request = Request("test", tuple(map(Token, prompt)), ANYTHING, 8, SamplingSettings())
+    named = None if image is None else NamedImage(image)
+    before = PREFIX if named else 1
+    block = before + len(prompt) - begun
+    return Sequence(next(NUMBERS), request, ANYTHING, before, named, prompt_block=block)
+
+
+def test_a_prompt_in_both_directions_is_reused_up_to_its_last_position() -> None:
+    manager = manager_of(20)
+    first = served(manager, whole((1, 2, 3)))
+    again = served(manager, whole((1, 2, 3)))
+    continued = served(manager, whole((1, 2, 3, 9, 9), begun=2))
+
+    assert (first.start, len(first.copies), len(first.saves)) == (0, 0, 0)  # 8 positions fill two pages
+    assert [(one.start, one.copies, one.saves) for one in (again, continued)] == [(8, (), ())] * 2
+
+
+@pytest.mark.parametrize("other", [(1, 2, 4), (1, 7, 3), (1, 2), (1, 2, 3, 3)])
+def test_another_prompt_about_the_image_shares_nothing(other: tuple[int, ...]) -> None:
+    manager = manager_of(20)
+    served(manager, whole((1, 2, 3)))
+    sequence = whole(other)
+    manager.name(sequence)
+
+    assert manager.image_state(sequence.images[0]) == "missing"
+    assert served(manager, sequence).start == 0
+
+
+def test_a_prompt_in_both_directions_shares_nothing_with_another_image_or_a_causal_prompt() -> None:
+    manager = manager_of(20)
+    served(manager, whole((1, 2, 3)))
+    served(manager, whole((1, 2, 3, 4, 5, 6, 7, 8), None))
+
+    assert served(manager, whole((1, 2, 3), "b")).start == 0
+    assert served(manager, sequence((1, 2, 3, 4, 5, 6, 7, 8))).start == 0
+    assert served(manager, whole((1, 2, 3, 4, 5, 6, 7, 8), None)).start == 8
+
+
+def test_a_prompt_that_ends_with_its_image_is_not_kept() -> None:
+    manager = manager_of(20)
+    served(manager, whole(()))
+
+    assert served(manager, whole(())).start == 0
+    assert manager.prefix.idle_pages == 0
+
+
+def test_the_tail_of_a_prompt_in_both_directions_is_copied() -> None:
+    manager = manager_of(20)
+    assert manager.pages_needed(whole((1, 2, 3, 4))) == 6  # 10 positions and 7 of an answer, and the tail
+    saved = served(manager, whole((1, 2, 3, 4)))
+    found = served(manager, whole((1, 2, 3, 4)))
+
+    assert (saved.start, len(saved.saves)) == (0, 1)
+    assert (found.start, [copy.source for copy in found.copies]) == (9, [saved.saves[0].target])
+
+
+@pytest.mark.parametrize("block", [5, 10])
+def test_a_block_ends_behind_the_image_and_inside_the_prompt(block: int) -> None:
+    request = Request("test", (Token(1),) * 3, ANYTHING, 8, SamplingSettings())
+    with pytest.raises(AssertionError, match=f"a block of {block} positions in a prompt of 9"):
+        Sequence(0, request, ANYTHING, PREFIX, NamedImage("a"), prompt_block=block)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
+from photonlite.kernels.reference.attention import ScoreRule
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.prefill import PromptRow, fill_packed, make_rows, prompt_attention
-from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.torch_model_runner import decode_attention
 from photonlite.sequence import Sequence
 from tests.cache.sequences import NamedImage
@@ -123,7 +124,9 @@ def test_padding_is_added_for_a_graph_only(sizes: tuple[int, ...]) -> None:
     assert rig.model_runner.cache.keys[0, 0, 0].isfinite().all() == bool(sizes)
 
 
-def prefilled(rows: Rows, spans: list[tuple[int, int, int]], attended: list[int] | None = None) -> Tensor:
+def prefilled(
+    rows: Rows, spans: list[tuple[int, int, int]], attended: list[int] | None = None, rule: ScoreRule | None = None
+) -> Tensor:
     """Attend in layer 1 with (start, count, block) of some rows, all unless given, on one axis."""
     attended = list(range(len(spans))) if attended is None else attended
     index = torch.tensor([row for row, (_, count, _) in zip(attended, spans, strict=True) for _ in range(count)])
@@ -131,7 +134,8 @@ def prefilled(rows: Rows, spans: list[tuple[int, int, int]], attended: list[int]
     slots = rows.table[index, positions // cached.PAGE] * cached.PAGE + positions % cached.PAGE
     prompts = [PromptRow(row, *span[:2], 0, 0, span[2], (), None) for row, span in zip(attended, spans, strict=True)]
     attention = prompt_attention(rows.cache, prompts, slots.int(), rows.table.int())
-    return attention(1, rows.q[None, index, positions], rows.k[None, index, positions], rows.v[None, index, positions])
+    given = (x[None, index, positions] for x in (rows.q, rows.k, rows.v))
+    return attention(1, *given, rule)
 
 
 @settings(max_examples=60)
@@ -177,3 +181,52 @@ def test_in_fp8_a_position_sees_the_same_numbers_whichever_launch_wrote_them(blo
     out = decode(1, rows.q[:, 9:10], rows.k[:, 9:10], rows.v[:, 9:10])
     for row in range(2):
         assert torch.allclose(out[row], rows.seen(row, 9, 10, 0), atol=1e-12)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("window", [None, 3, 7])
+def test_a_rule_scales_caps_and_limits_scores_in_blocks_prompts_and_decode_steps(
+    window: int | None, softcap: float | None
+) -> None:
+    rule, block, length = ScoreRule(0.7, softcap, window), 6, 12
+    rows = Rows([0, block - 1, 9, length - 1], seed=3)
+    spans = [(0, length, block), (block - 1, 5, block), (9, 3, 0)]
+
+    out = prefilled(rows, spans, rule=rule)[0].split([count for _, count, _ in spans])
+    step = {"cache": rows.cache, "rows": cached_row(rows, 3, length - 1)}
+    decoded = decode_attention(**step)(1, *(x[3:4, length - 1 : length] for x in (rows.q, rows.k, rows.v)), rule)
+
+    for row, (start, count, _) in enumerate(spans):
+        wanted = scored_by_hand(rows, row, start + count, block, rule)[start:]
+        assert torch.allclose(out[row], wanted, atol=1e-12)
+    assert torch.allclose(decoded[0], scored_by_hand(rows, 3, length, block, rule)[-1:], atol=1e-12)
+
+
+def cached_row(rows: Rows, row: int, position: int) -> Tensor:
+    """Return the row of a decode step as `runner.slots` lays it out."""
+    columns = torch.zeros(1, PAGES + cached.PAGES_A_ROW, dtype=torch.int32)
+    columns[0, POSITION], columns[0, PAGES:] = position, rows.table[row]
+    columns[0, WRITE_SLOT] = rows.slots(torch.full((len(rows.table), 1), position))[row, 0]
+    return columns
+
+
+def scored_by_hand(rows: Rows, row: int, length: int, block: int, rule: ScoreRule) -> Tensor:
+    """Return what the rule gives for each of the first positions, one query and one head at a time: ``[T, H, D]``."""
+    out = torch.zeros(length, cached.HEADS, cached.DIM, dtype=torch.float64)
+    for query, head in np.ndindex(length, cached.HEADS):
+        first = 0 if rule.window is None else max(0, query - rule.window + 1)
+        seen = range(block) if query < block else range(first, query + 1)
+        shared = head // (cached.HEADS // cached.KV_HEADS)
+        scores = torch.stack([rows.q[row, query, head] @ rows.k[row, key, shared] for key in seen]) * rule.scale
+        if rule.softcap is not None:
+            scores = rule.softcap * torch.tanh(scores / rule.softcap)
+        out[query, head] = scores.softmax(0) @ torch.stack([rows.v[row, key, shared] for key in seen])
+    return out
+
+
+def test_a_block_is_never_entered_but_at_its_last_position() -> None:
+    sequence = Sequence(0, Request("", (Token(1),) * 6, ANYBODY, 4, SamplingSettings()), ANYBODY, 1, prompt_block=5)
+
+    assert [make_rows([BatchItem(sequence, start, 7 - start, 0)])[0].block for start in (0, 4, 5)] == [5, 5, 0]
+    with pytest.raises(AssertionError, match="position 3 is in the middle of a block of 5"):
+        make_rows([BatchItem(sequence, 3, 4, 0)])

@@ -24,6 +24,7 @@ from tests.simulation.model import (
     VOCAB_SIZE,
     Choice,
     Input,
+    block_cells,
     choose_coordinate,
     choose_id,
     choose_size,
@@ -166,6 +167,9 @@ class SymbolicBody:
                 cell = cells[_place(table, start - 1, size)]
             else:
                 leading = self._leading(row)
+                if row.sequence.prompt_block:
+                    count = row.sequence.prompt_block - len(leading)
+                    leading = block_cells(leading, [next(tokens) for _ in range(count)])
                 for position, cell in enumerate(leading):
                     cells[_place(table, position, size)] = cell
                 start = len(leading)

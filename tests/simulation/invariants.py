@@ -193,7 +193,8 @@ def _check_waste(simulation: "Simulation") -> None:
     short = seen["launches without a free page"] or seen["memory was short"]
     if short or any(seen[f"ended by {trouble}"] for trouble in troubles):
         return
-    if scenario.prefix_caching and simulation.cache.prefix.evictions == 0:
+    # Where prompts attend in both directions, an image is encoded for each of them.
+    if scenario.prefix_caching and not scenario.prefix_lm and simulation.cache.prefix.evictions == 0:
         seen["calm runs with a cache"] += 1
         crops, encoded = sum(simulation.crops.values()), simulation.core.metrics.crops_encoded
         if encoded > crops:

@@ -2,6 +2,7 @@
 
 ```
 cell p     hash of (cell p - 1, what stands at p)            of BOS and image: a function of the image, all at once
+                                                             of a prompt block: a function of all of it, too
 hidden p   hash of (cell p, an earlier cell)                 which one depends on cell p
 choice     hidden modulo the number of what is allowed
 ```
@@ -75,6 +76,20 @@ def embed_image(crops: Iterable[int]) -> int:
 def image_cell(image: int, position: int) -> int:
     """Return a cell of BOS and image tokens, which attend in both directions."""
     return hash((image, position))
+
+
+def block_cells(leading: Sequence[int], inputs: Sequence[Input]) -> list[int]:
+    """Return the cells of a prompt that attends in both directions, given those of BOS and image, and what follows.
+
+    The last cell is also a function of those before it and of what stands there.
+    """
+    if NAN in leading:
+        return [NAN] * (len(leading) + len(inputs))
+    whole = hash((tuple(leading), tuple(inputs)))
+    cells = [hash((whole, position)) for position in range(len(leading) + len(inputs))]
+    if inputs:
+        cells[-1] = hash((cells[-2], inputs[-1]))
+    return cells
 
 
 def choose_id(hidden: int, permitted: Sequence[int], draw: float) -> int:

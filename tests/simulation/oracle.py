@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from photonlite.request import Grammar, Token
 from photonlite.runner.sampling_params import uniform
-from tests.simulation.model import BOS_CELL, choose, embed, embed_image, image_cell
+from tests.simulation.model import BOS_CELL, block_cells, choose, embed, embed_image, image_cell
 
 
 class Oracle:
@@ -14,6 +14,7 @@ class Oracle:
         image: Crops of the image it is about, as numbers; None for text alone.
         prefix_length: Positions of BOS and image.
         prompt: What follows them.
+        begun: Tokens at its end that are causal where the others attend in both directions; None where all are causal.
         grammar: The oracle's own.
         temperature: Above 0, random numbers of `seed` take part in every choice.
         top_p: Share of the allowed ids that sampling considers; of no effect at temperature 0.
@@ -32,12 +33,18 @@ class Oracle:
         seed: int,
         *,
         penalized: bool,
+        begun: int | None = None,
     ) -> None:
         if image is None:
             self._cells = [BOS_CELL]
         else:
             whole = embed_image(image)
             self._cells = [image_cell(whole, position) for position in range(prefix_length)]
+        self._seen = {token.id for token in prompt if penalized and not token.values}
+        if begun is not None:
+            block = len(prompt) - begun
+            self._cells = block_cells(self._cells, [embed(token) for token in prompt[:block]])
+            prompt = prompt[block:]
         for token in prompt:
             self._cells.append(hash((self._cells[-1], embed(token))))
         self.grammar = grammar
@@ -45,7 +52,6 @@ class Oracle:
         self._seed = seed if temperature > 0 else None
         self._top_p = top_p if temperature > 0 else 1.0
         self._penalized = penalized
-        self._seen = {token.id for token in prompt if penalized and not token.values}
 
     def next(self) -> Token:
         """Return the next token; raises what the grammar raises, or ValueError where it allows nothing possible."""

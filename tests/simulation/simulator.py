@@ -183,8 +183,12 @@ class Simulation:
         for row in step.rows:
             if row.sequence.preempting or row.sequence.finalized:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
+            if 0 < row.start < row.sequence.block - 1:
+                raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")
+            resumed = row.start > 0 and step.kind == "prefill"
+            self.seen["hits of whole prompts"] += resumed and row.sequence.prompt_block > 0
             self.seen["rows of real-time sequences"] += row.sequence.realtime
-            self.seen["prefix hits"] += row.start > 0 and step.kind == "prefill"
+            self.seen["prefix hits"] += resumed
         self._compute(step)
         self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
         self.seen["launches without a free page"] += self.pages.free == 0
@@ -380,8 +384,12 @@ class Simulation:
             key = f"image {ask.image} of {ask.cache_salt!r}"
             self.crops[key] = len(self.images[ask.image].pixels)
             image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
+        begun = ask.seed % min(3, len(request.prompt) or 1) if scenario.prefix_lm else None
+        block = 0 if begun is None else before + len(request.prompt) - begun
         draws = ask.temperature, ask.top_p, ask.seed
-        oracle = Oracle(crops, before, request.prompt, ask.grammar(), *draws, penalized=ask.penalized)
+        oracle = Oracle(
+            crops, before, request.prompt, ask.grammar(), *draws, penalized=ask.penalized, begun=begun
+        )  # fmt: skip
         deadline = None if ask.deadline is None else self.now + ask.deadline
         sink: Any = Watch(self, number, oracle, follower)
         if self._trace is not None:
@@ -394,7 +402,7 @@ class Simulation:
             hostile = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(request.grammar, trap)), trap)
             sink = HostileSink(sink, trap)
             image = None if image is None else HostileImage(image, trap)
-        return Sequence(number, hostile, sink, before, image, deadline, ask.seed)
+        return Sequence(number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block)
 
     def _cut(self, ask: Ask) -> CutCrops | UncutImage:
         """Return an image's crops, or for every other image one that the device cuts."""
@@ -409,7 +417,10 @@ class Simulation:
     def _prepare(self, sequence: Sequence) -> None:
         """Prepare a sequence as its caller does, and check that it is refused if and only if it can never fit."""
         positions = sequence.prefix_len + len(sequence.prompt) + max(0, sequence.budget - 1)
-        fits = self.scenario.fits(positions, with_image=sequence.image is not None)
+        kept = sequence.prefix_len if sequence.image is not None else 0
+        if sequence.prompt_block:
+            kept = sequence.prompt_block - 1 if sequence.prompt_block > kept else 0
+        fits = self.scenario.fits(positions, kept=kept)
         try:
             self.core.scheduler.prepare(sequence)
         except CapacityError:

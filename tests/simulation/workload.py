@@ -57,6 +57,7 @@ class Scenario:
         pushes: Chance that the device runs an operation at such a moment, on top of what its temper makes it run.
         failures: For each kind of call, numbers of calls that fail.
         spoiled: Chance that a row's numbers turn into NaNs.
+        prefix_lm: Whether whole prompts attend in both directions.
         deadly: The call from which on every launch fails; None for never.
     """
 
@@ -81,6 +82,7 @@ class Scenario:
     failures: dict[str, frozenset[int]]
     spoiled: float
     deadly: int | None
+    prefix_lm: bool
 
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
@@ -108,9 +110,9 @@ class Scenario:
             pending_rows=self.pending_rows + 1,
         )
 
-    def fits(self, positions: int, *, with_image: bool) -> bool:
-        """Whether a request of so many positions can run alone."""
-        keeps_tail = with_image and self.prefix_caching and self.prefix_length % self.page_size != 0
+    def fits(self, positions: int, *, kept: int) -> bool:
+        """Whether a request of so many positions, of which the prefix cache keeps some, can run alone."""
+        keeps_tail = self.prefix_caching and kept % self.page_size != 0
         return -(-positions // self.page_size) + keeps_tail < self.pages
 
 
@@ -272,6 +274,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         failures=failures,
         spoiled=0.004 if random.random() < 0.2 else 0.0,
         deadly=random.randrange(60) if random.random() < 0.03 else None,
+        prefix_lm=random.random() < 0.2,
     )
 
 

@@ -14,7 +14,7 @@ class FakePrompts:
     """Encodes words by their length; ids from 20 on are words, those below vanish."""
 
     skills = ("caption", "query", "detect", "point", "segment")
-    inline = None
+    inline = conversations = None
     vocabulary = Vocabulary(0, 3, 5, 6, ground_start=7, ground_end=9, any_id_continues=False)
     path_ids = PathIds({30: "M", 31: "L", 32: "Z"}, {40: 0, 41: 480, 42: 960, 43: 100}, frozenset({33}))
 

@@ -33,6 +33,11 @@ ARITY = {"M": 2, "L": 2, "H": 1, "V": 1, "C": 6, "S": 4, "Q": 4, "T": 2, "Z": 0}
 NO_ID = -1
 """In place of a special id that a checkpoint does not have."""
 
+
+def known_id(index: int) -> int | None:
+    return None if index == NO_ID else index
+
+
 CACHED_ROWS = 512  # of masks; grammars reuse what they allow: one or two rows for each running request
 
 
@@ -51,7 +56,7 @@ class Vocabulary:
 
     end: int  # ends an answer, a caption, or a list of objects
     answer: int  # ends reasoning and opens the answer
-    coordinate: int
+    coordinate: int  # in points and boxes of lists, reasoning and typed answers
     size: int  # carries a width and a height
     ground_start: int = NO_ID  # opens the part of reasoning that the points after it belong to
     ground_end: int = NO_ID

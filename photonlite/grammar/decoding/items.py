@@ -38,6 +38,9 @@ class ItemFormat:
     last: Ids  # from the last number to the end, the end id included
     none: Ids  # an empty list, the end id included
 
+    def grammar(self, bounds: Sequence[int], budget: int, max_items: int) -> "ItemsGrammar":
+        return ItemsGrammar(self, bounds, budget, max_items)
+
     def budget(self, items: int, bounds: Sequence[int]) -> int:
         """Return the tokens of the longest list of so many items."""
         numbers = sum(len(str(bound)) for bound in bounds) + (self.numbers - 1) * len(self.separator)
@@ -110,7 +113,7 @@ class ItemsGrammar(BudgetedGrammar):
 
     @property
     def allowed(self) -> Allowed:
-        return _allowed(self._place.ids)
+        return allow_ids(self._place.ids)
 
     @property
     def run(self) -> Ids:
@@ -176,6 +179,6 @@ def _score(more: float, masses: Sequence[float]) -> float:
 
 
 @functools.lru_cache(maxsize=512)
-def _allowed(ids: Ids) -> Allowed:
+def allow_ids(ids: Ids) -> Allowed:
     """Return what allows these ids; equal ones are the same object, which masks are cached by."""
     return Allowed(ids, scored=ids if len(ids) > 1 else ())

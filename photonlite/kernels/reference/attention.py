@@ -1,5 +1,6 @@
 """Attention over keys and values that lie in pages, in PyTorch; see the modules of the same names in `kernels`."""
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -10,6 +11,33 @@ HeadNorms: TypeAlias = tuple[Tensor, Tensor, float]
 """RMS norms of every head before it is rotated: weight of queries [D], of keys [D], and eps."""
 
 FP8 = torch.float8_e4m3fn  # three bits of mantissa, normal from 2**-6 to 448, no infinities
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRule:
+    """How a layer scores keys, where that is not ``q k / sqrt(D)`` of all that a query may see."""
+
+    scale: float  # in place of 1 / sqrt(D)
+    softcap: float | None = None  # scores become ``softcap * tanh(score / softcap)``
+    window: int | None = None  # a query sees so many of the newest positions up to its own; in a block it sees all
+
+    def limit(self, mask: Tensor) -> Tensor:
+        """Leave in a bool mask ``[T, S]`` of the newest T of S positions what the window shows."""
+        return mask if self.window is None else mask.triu(mask.shape[1] - mask.shape[0] - self.window + 1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend with q ``[B, H, T, D]``, k and v ``[B, H_kv, S, D]``, and a bool mask of ``[B, H, T, S]``."""
+        group = q.shape[1] // k.shape[1]
+        if self.softcap is None:
+            return functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, scale=self.scale, enable_gqa=group > 1
+            )
+        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+        scores = torch.tanh(q @ k.transpose(2, 3) * (self.scale / self.softcap)) * self.softcap
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return scores.softmax(dim=-1, dtype=wide).to(q.dtype) @ v
 
 
 def quantise(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
@@ -48,16 +76,20 @@ def write_kv(
 
 def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor,
-    k_scale: float = 1.0, v_scale: float = 1.0,
+    k_scale: float = 1.0, v_scale: float = 1.0, rule: ScoreRule | None = None,
 ) -> Tensor:  # fmt: skip
     size = keys.shape[1]
     positions = torch.arange(page_table.shape[1] * size, device=q.device)
     seen = positions < lengths[:, None]  # [B, S]
-    table = page_table.long().masked_fill(~seen[:, ::size], 0)
+    if rule is not None and rule.window is not None:
+        seen &= positions >= lengths[:, None] - rule.window
+    table = page_table.long().masked_fill(~seen.view(*page_table.shape, size).any(dim=2), 0)
     k = gather_pages(keys, table, ~seen, q.dtype, k_scale)  # [B, S, H_kv, D]
     v = gather_pages(values, table, ~seen, q.dtype, v_scale)
     # A row that sees nothing attends to everything: all of it is 0 by now, where an empty softmax may be NaN.
     mask = seen | (lengths == 0)[:, None]
+    if rule is not None:
+        return rule.attend(q[:, :, None], k.transpose(1, 2), v.transpose(1, 2), mask[:, None, None])[:, :, 0]
     out = functional.scaled_dot_product_attention(
         q[:, :, None],
         k.transpose(1, 2),

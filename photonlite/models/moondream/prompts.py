@@ -18,7 +18,7 @@ from numbers import Real
 
 from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillError
 from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, Vocabulary
-from photonlite.grammar.prompts import InlineImages
+from photonlite.grammar.prompts import Conversations, InlineImages
 from photonlite.models.moondream.config import MoondreamConfig, Template
 from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
 from photonlite.request import Token
@@ -39,6 +39,7 @@ class MoondreamPrompts:
         self._family, self._ids, self._tokenizer = config.family, config.tokenizer, tokenizer
         self.skills = config.tokenizer.skills
         self.inline: InlineImages | None = None
+        self.conversations: Conversations | None = None
         self.max_context = config.text.max_context
         self.prefix_length = config.prefix_length
         self.vocab_size = config.text.vocab_size

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photonlite.errors import ConfigError
+from photonlite.models.sections import Section, object_in, shown
 
 
 @dataclass(frozen=True)
@@ -155,54 +156,18 @@ class QwenConfig:
         if raw.get("quantization_config"):
             raise ConfigError("this checkpoint is quantised, which is not supported: use the release in bfloat16")
         nested = raw.get("text_config") is not None
-        text = _Section("text_config" if nested else "", _object(raw, "text_config") if nested else raw)
-        top = _Section("", raw)
+        text = Section("text_config" if nested else "", object_in(raw, "text_config") if nested else raw)
+        top = Section("", raw)
         tied = raw.get("tie_word_embeddings", text.values.get("tie_word_embeddings", False))
         return cls(
             version=version,
             text=_text(text, version, tied=bool(tied or text.values.get("tie_word_embeddings"))),
-            vision=_vision(_Section("vision_config", _object(raw, "vision_config")), version),
+            vision=_vision(Section("vision_config", object_in(raw, "vision_config")), version),
             **{name: top.whole(key, least=0) for name, key in _ID_KEYS.items()},
         )
 
 
-@dataclass(frozen=True)
-class _Section:
-    """Reads checked values of one object of config.json."""
-
-    name: str
-    values: Mapping[str, Any]
-
-    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        value = self.values.get(key)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{self._path(key)} is {_shown(value)}: it must be a whole number of at least {least}")
-        return value
-
-    def positive(self, key: str, default: float) -> float:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise ConfigError(f"{self._path(key)} is {_shown(value)}: it must be a number above 0")
-        return float(value)
-
-    def layers(self, key: str) -> tuple[int, ...]:
-        value = self.values.get(key)
-        if not isinstance(value, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in value):
-            raise ConfigError(f"{self._path(key)} is {_shown(value)}: it must be a list of layers")
-        return tuple(value)
-
-    def must_be(self, key: str, *known: object) -> None:
-        value = self.values.get(key)
-        if value not in known:
-            shown = " or ".join(repr(one) for one in known if one is not None)
-            raise ConfigError(f"{self._path(key)} is {_shown(value)}: photonlite supports {shown} only")
-
-    def _path(self, key: str) -> str:
-        return f"{self.name}.{key}" if self.name else key
-
-
-def _text(section: _Section, version: Version, *, tied: bool) -> TextConfig:
+def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
     section.must_be("hidden_act", None, "silu")
     section.must_be("use_sliding_window", None, False)
     section.must_be("attention_bias", None, False)
@@ -211,8 +176,8 @@ def _text(section: _Section, version: Version, *, tied: bool) -> TextConfig:
         raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
     rope: Any = section.values.get("rope_parameters") or section.values.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
-        raise ConfigError(f"the rotary settings are {_shown(rope)}: they must be an object with mrope_section")
-    rotary = _Section("rope_scaling", rope)
+        raise ConfigError(f"the rotary settings are {shown(rope)}: they must be an object with mrope_section")
+    rotary = Section("rope_scaling", rope)
     rotary.must_be("rope_type", *_ROPE_TYPES)
     rotary.must_be("type", *_ROPE_TYPES)
     rotary.must_be("mrope_interleaved", None, version.newer)
@@ -236,15 +201,15 @@ def _text(section: _Section, version: Version, *, tied: bool) -> TextConfig:
     )
 
 
-def _vision(section: _Section, version: Version) -> VisionConfig:
+def _vision(section: Section, version: Version) -> VisionConfig:
     section.must_be("hidden_act", None, version.vision_act)
     for channels in ("in_channels", "in_chans"):
         section.must_be(channels, None, 3)
     patch, merge = section.whole("patch_size"), section.whole("spatial_merge_size", 2)
     rope: Any = section.values.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
-        raise ConfigError(f"vision_config.rope_parameters is {_shown(rope)}: it must be an object")
-    rotary = _Section("vision_config.rope_parameters", rope)
+        raise ConfigError(f"vision_config.rope_parameters is {shown(rope)}: it must be an object")
+    rotary = Section("vision_config.rope_parameters", rope)
     rotary.must_be("rope_type", None, "axial")
     config = VisionConfig(
         dim=section.whole("hidden_size"),
@@ -267,14 +232,3 @@ def _vision(section: _Section, version: Version) -> VisionConfig:
     if table**2 != positions:
         raise ConfigError(f"vision_config.num_position_embeddings is {positions}: it must be a square, such as 2304")
     return dataclasses.replace(config, table=table, deepstack=section.layers("deepstack_visual_indexes"))
-
-
-def _object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = raw.get(name)
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"{name} in config.json is {_shown(section)}: it must be an object")
-    return section
-
-
-def _shown(value: object) -> str:
-    return "missing" if value is None else f"{value!r:.60}"

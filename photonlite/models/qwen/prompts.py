@@ -8,6 +8,7 @@ detect     image  "Locate every instance ... bbox"     point    image  "... poin
 
 import functools
 from collections.abc import Iterable, Sequence
+from typing import Never
 
 from photonlite.errors import SettingsError, UnsupportedSkillError
 from photonlite.grammar.decoding.grammars import NO_ID, PathIds, Vocabulary
@@ -55,6 +56,10 @@ class QwenPrompts:
 
     @property
     def inline(self) -> "QwenPrompts":
+        return self
+
+    @property
+    def conversations(self) -> "QwenPrompts":
         return self
 
     @functools.cached_property
@@ -118,6 +123,9 @@ class QwenPrompts:
 
     def format(self, kind: PlaceKind, subject: str) -> ItemFormat:
         return self._spelling.format(kind, subject)
+
+    def mask(self, codes: Sequence[int]) -> Never:
+        raise UnsupportedSkillError("this family draws no outlines: ask for boxes with detect")
 
     def bounds(self, kind: PlaceKind, size: Size) -> tuple[int, ...]:
         rows, columns = self.positions_of(size)

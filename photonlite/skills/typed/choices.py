@@ -103,7 +103,8 @@ class ChoiceQuestion(DeferredRequest):
         prompt = (*self._prompt, *(Token(index) for index in ids))
         question = dataclasses.replace(self._question, prompt=prompt, settings=SamplingSettings())
         budget = tree.longest - len(ids)
-        return question.request(ChoiceGrammar(tree, budget, ids), budget)
+        request = question.request(ChoiceGrammar(tree, budget, ids), budget)
+        return dataclasses.replace(request, begun=len(prompt) - len(self._question.prompt))
 
 
 class Scoring:

@@ -31,4 +31,11 @@ MUTANTS = [
         "text_root()",
         SIMULATION,
     ),
+    Mutant(
+        "prompts in both directions share an image's pages",
+        "cache/manager.py",
+        "key = page_key(text_root(sequence.cache_salt), tokens, images)",
+        "key = page_key(text_root(sequence.cache_salt), tokens[:0], images)",
+        SIMULATION,
+    ),
 ]

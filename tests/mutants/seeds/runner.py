@@ -202,4 +202,11 @@ MUTANTS = [
         "k = k",
         "tests/runner/test_prefill.py",
     ),
+    Mutant(
+        "the last position of a cached block is seen as part of the answer",
+        "runner/prefill.py",
+        "blocks = [max(0, row.block - row.start) for row in rows]",
+        "blocks = [0 if row.start else row.block for row in rows]",
+        "tests/runner/test_prefill.py",
+    ),
 ]

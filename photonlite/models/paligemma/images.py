@@ -1,0 +1,91 @@
+"""Images as the vision tower reads them: resized to one square, whatever their shape, and cut into patches.
+
+```
+image ── bicubic ──> [S, S, 3] ── patches row by row, the numbers of each channel-major ──> uint8 [g * g, 3 * p * p]
+```
+
+Pixels stay whole numbers here: they are normalised where the tower runs.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from photonlite.errors import ConfigError, ImageShapeError
+from photonlite.images.crops import Allocator, allocate_array
+from photonlite.images.resize import RunTasks
+from photonlite.models.paligemma.config import VisionConfig
+from photonlite.sequence import PatchImage
+
+MEAN = STD = 0.5  # of every channel
+
+
+@dataclass(frozen=True)
+class SquareImages:
+    """How images are cut, see `models.base.PatchSpec`: all of them have the same number of positions."""
+
+    side: int  # of the resized image, in pixels
+    patch: int  # side of a patch, in pixels
+    merge: ClassVar[int] = 1
+    position_patches: ClassVar[int] = 1
+
+    @property
+    def grid(self) -> int:
+        return self.side // self.patch
+
+    @property
+    def positions(self) -> int:
+        return self.grid**2
+
+    @property
+    def patch_bytes(self) -> int:
+        return 3 * self.patch**2
+
+    @property
+    def most_patches(self) -> int:
+        return self.positions
+
+    @property
+    def sight(self) -> int:
+        return self.side
+
+    def positions_of(self, size: tuple[int, int]) -> tuple[int, int]:
+        return self.grid, self.grid
+
+    def cut(self, image: Image.Image, *, threads: int, run_tasks: RunTasks, buffer: Allocator) -> PatchImage:
+        """Cut an RGB image into patches, in memory from `buffer`; see `cut_patches`."""
+        return cut_patches(image, self, buffer)
+
+    @classmethod
+    def of(cls, vision: VisionConfig) -> "SquareImages":
+        return cls(vision.side, vision.patch)
+
+
+def check_processor(raw: Mapping[str, Any], spec: SquareImages) -> None:
+    """Raise ConfigError where a preprocessor_config.json asks for something else than this module does."""
+    inner = raw.get("image_processor")  # newer libraries write one processor_config.json for all modalities
+    raw = inner if isinstance(inner, Mapping) else raw
+    size = {"height": spec.side, "width": spec.side}
+    wanted: dict[str, object] = {"size": size, "resample": 3, "image_mean": [MEAN] * 3, "image_std": [STD] * 3}
+    for name, value in (wanted | dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)).items():
+        if (given := raw.get(name, value)) != value:
+            raise ConfigError(f"{name} of the image processor is {given!r:.60}: this model reads images with {value}")
+    scale = raw.get("rescale_factor", 1 / 255)
+    if not isinstance(scale, int | float) or not math.isclose(scale, 1 / 255, rel_tol=1e-6):
+        raise ConfigError(f"rescale_factor of the image processor is {scale!r:.60}: photonlite supports 1/255 only")
+
+
+def cut_patches(image: Image.Image, spec: SquareImages, buffer: Allocator = allocate_array) -> PatchImage:
+    """Resize an RGB image and cut it into patches; ImageShapeError for another mode."""
+    if image.mode != "RGB":
+        raise ImageShapeError(f"patches are cut from RGB, not from mode {image.mode}: open the image with load_image")
+    grid, patch = spec.grid, spec.patch
+    resized = np.asarray(image.resize((spec.side, spec.side), Image.Resampling.BICUBIC))
+    pixels = resized.reshape(grid, patch, grid, patch, 3).transpose(0, 2, 4, 1, 3)
+    patches = buffer((spec.positions, spec.patch_bytes))
+    patches.reshape(pixels.shape)[...] = pixels
+    return PatchImage(patches, (grid, grid))

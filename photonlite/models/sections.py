@@ -1,0 +1,54 @@
+"""Checked values of the objects in a config.json; every error is a ConfigError that names the entry."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from photonlite.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Section:
+    """Reads checked values of one object of config.json."""
+
+    name: str
+    values: Mapping[str, Any]
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a whole number of at least {least}")
+        return value
+
+    def positive(self, key: str, default: float) -> float:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a number above 0")
+        return float(value)
+
+    def layers(self, key: str) -> tuple[int, ...]:
+        value = self.values.get(key)
+        if not isinstance(value, list | tuple) or any(isinstance(n, bool) or not isinstance(n, int) for n in value):
+            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a list of layers")
+        return tuple(value)
+
+    def must_be(self, key: str, *known: object) -> None:
+        value = self.values.get(key)
+        if value not in known:
+            supported = " or ".join(repr(one) for one in known if one is not None)
+            raise ConfigError(f"{self.path(key)} is {shown(value)}: photonlite supports {supported} only")
+
+    def path(self, key: str) -> str:
+        return f"{self.name}.{key}" if self.name else key
+
+
+def object_in(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = raw.get(name)
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} in config.json is {shown(section)}: it must be an object")
+    return section
+
+
+def shown(value: object) -> str:
+    return "missing" if value is None else f"{value!r:.60}"
