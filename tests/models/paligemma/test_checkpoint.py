@@ -136,6 +136,22 @@ def test_only_the_same_prompt_about_the_same_image_is_not_computed_again(
     assert [start for start, _ in starts] == [0, starts[0][1].prompt_length - 1, 0, 0]
 
 
+def test_branches_of_a_choice_reuse_the_question_and_are_part_of_the_answer(
+    one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with photonlite.load(one, device="cpu", dtype="float32", engine=ENGINE) as model:
+        starts = watch_starts(monkeypatch)
+        found = model.query(IMAGES[0], "What?", choices=["aab", "aac", "bba", "bbd"])
+
+    (start, first), *branches = starts
+    assert branches
+    assert (start, first.prompt_block) == (0, first.prompt_length)
+    for start, branch in branches:
+        assert start == first.prompt_block - 1
+        assert branch.prompt_block == first.prompt_block < branch.prompt_length
+    assert sum(found["scores"].values()) == pytest.approx(1)
+
+
 def tasks_of(count: int) -> list[dict[str, Any]]:
     """Return many kinds of questions; some share an image, or both image and prompt."""
     draw = np.random.default_rng(0)
