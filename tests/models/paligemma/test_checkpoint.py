@@ -96,9 +96,10 @@ def answer_of(oracle: Any, model: VisionModel, prompt: tuple[Token, ...], image:
     return prompts.decode(found[0, len(ids) :].tolist())
 
 
-def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any) -> None:
+@pytest.mark.parametrize("images", [IMAGES[1:2], pytest.param(IMAGES, marks=pytest.mark.long)], ids=["one", "all"])
+def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any, images: list[Image.Image]) -> None:
     prompts, settings = prompts_of(model), {"max_tokens": STEPS}
-    for image in IMAGES:
+    for image in images:
         asked = prompts.query("What is it?", reasoning=False, refs=())
         found = model.query(image, "What is it?", settings=settings)  # type: ignore[arg-type]
         assert found["answer"] == answer_of(oracle, model, asked, image)
@@ -121,6 +122,7 @@ def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Sequence]]:
     return starts
 
 
+@pytest.mark.long
 def test_only_the_same_prompt_about_the_same_image_is_not_computed_again(
     model: VisionModel, oracle: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
