@@ -247,3 +247,63 @@ def test_a_stream_reads_each_id_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = GOLDEN_TOKENIZER.encode("a banana on a desk " * 100)
     stream(tokenizer, ids)
     assert seen == ids
+
+
+@pytest.fixture
+def falling_back(tmp_path: Path) -> Tokenizer:
+    """A tokenizer as SentencePiece builds them: a few letters and words, bytes for all other characters."""
+    vocab = {"<pad>": 0, "<eos>": 1, "<place>": 2} | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    vocab |= {text: 259 + place for place, text in enumerate(("▁", "m", "u", "g", "▁m", "▁mu", "▁mug", "é"))}
+    merges = [("▁", "m"), ("▁m", "u"), ("▁mu", "g")]
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges, byte_fallback=True))
+    made.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    steps = [tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
+    made.decoder = tokenizers.decoders.Sequence(steps)
+    made.add_special_tokens(["<pad>", "<eos>"])
+    made.add_tokens(["<place>"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    return Tokenizer(tmp_path / "tokenizer.json", control_names="<place>")
+
+
+@pytest.mark.parametrize("text", [" mug", "mug mug", "é ñ", "漢字\n€", "😀", "a<0xFF>b", "  mug  "])
+def test_a_tokenizer_that_falls_back_to_bytes_gives_texts_back(falling_back: Tokenizer, text: str) -> None:
+    ids = falling_back.encode(text)
+
+    assert falling_back.spell(text) == ids
+    assert falling_back.decode(ids) == text
+    assert "".join(stream(falling_back, ids)) == text
+    assert b"".join(falling_back.piece(index) for index in ids) == text.encode()
+
+
+def test_pieces_of_a_tokenizer_that_falls_back_are_bytes_and_text(falling_back: Tokenizer) -> None:
+    pieces = falling_back.pieces(267)
+
+    assert falling_back.encode(" mug") == [265]
+    assert pieces[265:] == [b" mug", "é".encode()]
+    assert pieces[3 : 3 + 256] == [bytes([byte]) for byte in range(256)]
+    assert pieces[:3] == [b"", b"", b""]
+    assert falling_back.added["<place>"] == 2
+
+
+def test_text_is_not_encoded_to_named_control_tokens(falling_back: Tokenizer) -> None:
+    assert falling_back.decode([2]) == "<place>"
+    with pytest.raises(PromptError, match="<place>"):
+        falling_back.encode("mug <place>")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": None},
+        {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "_"}},
+        {"decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}},
+    ],
+)
+def test_a_tokenizer_that_spells_spaces_otherwise_is_refused(
+    falling_back: Tokenizer, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+    with pytest.raises(CheckpointError, match="that fall back to bytes"):
+        Tokenizer(path)

@@ -520,3 +520,46 @@ def test_a_captured_graph_chooses_what_the_cpu_chooses(kinds: tuple[Allowed, ...
         for result, wanted in zip(read_results(out.cpu().numpy(), rows), chosen(hidden, choices), strict=True):
             assert result[:4] == wanted[:4]
             assert result[4:] == pytest.approx(wanted[4:], rel=1e-4, abs=1e-6)
+
+
+class PlacesAlone(Heads):
+    """Heads without sizes."""
+
+    size_octaves = 0.0
+
+    def size_logits(self, hidden: Tensor) -> Tensor:
+        raise AssertionError("there are no sizes")
+
+    size_of = size_logits  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("variant", ["mixed", "scored", "decide"])
+def test_a_model_with_coordinates_and_no_sizes_samples_in_every_variant(variant: Variant) -> None:
+    hidden = random_hidden(random.Random(4), 6, torch.float64).nan_to_num(0.0).clamp(-3, 3)
+    choices: list[SamplingParams | None] = [
+        SamplingParams(allowed, *GREEDY, 1, 2) for allowed in (FORCED_X, DECIDES, WORD, ANY, ANY_DECIDES, REASONING)
+    ]
+
+    found = choose(PlacesAlone(), hidden, *packed(choices), variant=variant, sampled=False)
+
+    for result, row, choice in zip(read_results(found.numpy(), 6), hidden, choices, strict=True):
+        assert_same(result, oracle(row, choice))
+
+
+def test_a_model_with_coordinates_and_no_sizes_embeds_words_coordinates_and_places_of_images() -> None:
+    model = tiny_model(FEWER_SIZES)
+    model.size_octaves = 0.0
+    inputs = InputEmbedding(model, CPU)
+
+    pending = torch.tensor([[7, -1, -1], [5, 39, -1]], dtype=torch.int32)
+    found = inputs.pending(pending, torch.arange(2, dtype=torch.int32))
+    half = int(np.float32(0.5).view(np.int32))
+    rows = [[7, NO_VALUE, NO_VALUE], [5, half, NO_VALUE], [-1, NO_VALUE, NO_VALUE]]
+    tokens = inputs.tokens(torch.tensor(rows, dtype=torch.int32))
+
+    assert inputs.sizes == []
+    assert torch.equal(found[0], model.embed(torch.tensor(7)))
+    assert torch.allclose(found[1], model.embed_coordinates(torch.tensor(inputs.coordinates[39:40]))[0])
+    assert torch.equal(tokens[0], found[0])
+    assert torch.allclose(tokens[1], model.embed_coordinates(torch.tensor([0.5]))[0])
+    assert tokens[2].isfinite().all()  # replaced by the image

@@ -56,7 +56,7 @@ AT_LEAST = {
     "NaNs in decode": 100,
     "NaNs in prefill": 50,
     "further requests": 10_000,
-    "hits of whole prompts": 1_000,
+    "hits of whole prompts": 500,
     "given up before their deadlines": 30,
     "launches over a step in flight": 200_000,
     "launches that overtook bulk work": 30_000,

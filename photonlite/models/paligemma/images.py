@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from photonlite.errors import ConfigError, ImageShapeError
+from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
 from photonlite.images.crops import Allocator, allocate_array
 from photonlite.images.resize import RunTasks
 from photonlite.models.paligemma.config import VisionConfig
@@ -80,11 +80,16 @@ def check_processor(raw: Mapping[str, Any], spec: SquareImages) -> None:
 
 
 def cut_patches(image: Image.Image, spec: SquareImages, buffer: Allocator = allocate_array) -> PatchImage:
-    """Resize an RGB image and cut it into patches; ImageShapeError for another mode."""
+    """Resize an RGB image and cut it into patches; ImageShapeError or ImageTooLargeError if it cannot be resized."""
     if image.mode != "RGB":
         raise ImageShapeError(f"patches are cut from RGB, not from mode {image.mode}: open the image with load_image")
     grid, patch = spec.grid, spec.patch
-    resized = np.asarray(image.resize((spec.side, spec.side), Image.Resampling.BICUBIC))
+    try:
+        resized = np.asarray(image.resize((spec.side, spec.side), Image.Resampling.BICUBIC))
+    except MemoryError as cause:  # of a strip, whose longer side stays as it is at first
+        raise ImageTooLargeError(
+            f"resizing an image of {image.width} x {image.height} pixels does not fit the memory: crop it"
+        ) from cause
     pixels = resized.reshape(grid, patch, grid, patch, 3).transpose(0, 2, 4, 1, 3)
     patches = buffer((spec.positions, spec.patch_bytes))
     patches.reshape(pixels.shape)[...] = pixels

@@ -96,9 +96,10 @@ def answer_of(oracle: Any, model: VisionModel, prompt: tuple[Token, ...], image:
     return prompts.decode(found[0, len(ids) :].tolist())
 
 
-def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any) -> None:
+@pytest.mark.parametrize("images", [IMAGES[1:2], pytest.param(IMAGES, marks=pytest.mark.long)], ids=["one", "all"])
+def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any, images: list[Image.Image]) -> None:
     prompts, settings = prompts_of(model), {"max_tokens": STEPS}
-    for image in IMAGES:
+    for image in images:
         asked = prompts.query("What is it?", reasoning=False, refs=())
         found = model.query(image, "What is it?", settings=settings)  # type: ignore[arg-type]
         assert found["answer"] == answer_of(oracle, model, asked, image)
@@ -121,6 +122,7 @@ def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Sequence]]:
     return starts
 
 
+@pytest.mark.long
 def test_only_the_same_prompt_about_the_same_image_is_not_computed_again(
     model: VisionModel, oracle: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,22 @@ def test_only_the_same_prompt_about_the_same_image_is_not_computed_again(
         prompt = prompts_of(model).query(question, reasoning=False, refs=())
         assert answer == answer_of(oracle, model, prompt, shown)
     assert [start for start, _ in starts] == [0, starts[0][1].prompt_length - 1, 0, 0]
+
+
+def test_branches_of_a_choice_reuse_the_question_and_are_part_of_the_answer(
+    one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with photonlite.load(one, device="cpu", dtype="float32", engine=ENGINE) as model:
+        starts = watch_starts(monkeypatch)
+        found = model.query(IMAGES[0], "What?", choices=["aab", "aac", "bba", "bbd"])
+
+    (start, first), *branches = starts
+    assert branches
+    assert (start, first.prompt_block) == (0, first.prompt_length)
+    for start, branch in branches:
+        assert start == first.prompt_block - 1
+        assert branch.prompt_block == first.prompt_block < branch.prompt_length
+    assert sum(found["scores"].values()) == pytest.approx(1)
 
 
 def tasks_of(count: int) -> list[dict[str, Any]]:

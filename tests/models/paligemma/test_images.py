@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-from photonlite.errors import ConfigError, ImageShapeError
+from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
 from photonlite.models.paligemma.images import SquareImages, check_processor, cut_patches
 from photonlite.models.paligemma.vision import normalize
 from tests.models.paligemma.tiny import noise
@@ -48,6 +48,15 @@ def test_every_image_takes_the_same_positions() -> None:
 def test_patches_are_cut_from_rgb_alone() -> None:
     with pytest.raises(ImageShapeError, match="not from mode L"):
         cut_patches(Image.new("L", (20, 20)), SPEC)
+
+
+def test_a_strip_that_does_not_fit_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resize(*arguments: Any) -> Image.Image:
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", resize)
+    with pytest.raises(ImageTooLargeError, match="an image of 1 x 9 pixels"):
+        cut_patches(noise(0, (1, 9)), SPEC)
 
 
 @pytest.mark.parametrize("raw", [GOOD, {"image_processor": GOOD}, {}])

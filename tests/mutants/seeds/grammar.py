@@ -94,4 +94,11 @@ MUTANTS = [
         '"crashed"',
         "tests/grammar/compiler/test_client.py -m long",
     ),
+    Mutant(
+        "a box has the score of its separator, not of its label",
+        "grammar/decoding/corners.py",
+        "                parts, sure = [], 1.0\n",
+        "                parts = []\n",
+        "tests/grammar/decoding/test_corners.py",
+    ),
 ]

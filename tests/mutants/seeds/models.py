@@ -66,4 +66,18 @@ MUTANTS = [
         "mapped.chunk(2)[0]",
         "tests/models/moondream/test_moondream3.py",
     ),
+    Mutant(
+        "sliding layers of Gemma 2 see everything",
+        "models/paligemma/text.py",
+        "window = config.window if config.sliding[layer] else None",
+        "window = None",
+        "tests/models/paligemma/test_model.py",
+    ),
+    Mutant(
+        "embeddings of words are scaled without rounding",
+        "models/paligemma/text.py",
+        "torch.tensor(self.config.dim**0.5, dtype=self.words.dtype).item()",
+        "self.config.dim**0.5",
+        "tests/models/paligemma/test_model.py",
+    ),
 ]

@@ -88,4 +88,18 @@ MUTANTS = [
         "[word, place, place, word]",
         "tests/skills/test_selftest.py",
     ),
+    Mutant(
+        "corners of a box read across before down",
+        "skills/base.py",
+        "top, left, bottom, right = (token.values[0] for token in corners)",
+        "left, top, right, bottom = (token.values[0] for token in corners)",
+        "tests/models/paligemma/test_prompts.py",
+    ),
+    Mutant(
+        "an answer that has begun is part of the prompt",
+        "skills/typed/choices.py",
+        "begun=len(prompt) - len(self._question.prompt)",
+        "begun=0",
+        "tests/skills/typed/test_choices.py",
+    ),
 ]

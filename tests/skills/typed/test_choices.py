@@ -49,6 +49,8 @@ def asked(one: ChoiceQuestion, odds: Odds, dice: random.Random | None = None) ->
     while waiting:
         begun, request = waiting.pop()
         assert [token.id for token in request.prompt[-len(begun) :]] == list(begun)
+        assert request.begun >= len(begun)  # reasoning belongs to the answer as well
+        assert one.draft.prompt == request.prompt[: -request.begun]
         assert request.budget >= 1
         waiting += one.further(begun, run(request, begun, odds))
         count += 1
