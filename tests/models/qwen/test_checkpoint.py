@@ -322,6 +322,7 @@ def test_every_id_that_the_files_name_ends_an_answer(folder: Path, tmp_path: Pat
     assert (found["answer"], found.finish_reason, found.metrics.output_tokens) == ("", "stop", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["3"], indirect=True)
 def test_answers_in_words_begin_with_the_checkpoints_settings_where_that_was_asked_for(
     folder: Path, tmp_path: Path, model: VisionModel
