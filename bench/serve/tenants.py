@@ -1,10 +1,10 @@
 """Whether one tenant can tell by the time to the first token what another one has asked.
 
 ```sh
-python -m bench.serve.tenants --output bench/results/serve-tenants.md
+python -m bench.serve.tenants --output tenants.md
 ```
 
-The shipped checkpoint, served by `photonlite serve` with two keys. In each trial he asks about an image, and then she
+A checkpoint, served by `photonlite serve` with two keys. In each trial he asks about an image, and then she
 asks about the same one, or, as a coin says, about one that nobody has asked about. The area under the ROC curve (AUC)
 is the chance that an answer of the first kind comes sooner than one of the second: 0.5 tells nothing, 1 everything. As
 a check that the times can tell at all, the same is done with her own key in the place of his.
@@ -96,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, nargs=2, default=(320, 240), metavar=("W", "H"), help="of images")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--model", help="a checkpoint; the shipped one by default")
     parser.add_argument("--output", type=Path, help="markdown file to write")
     options = parser.parse_args(arguments)
     if options.trials < 100:
@@ -106,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keys.write_text("\n".join(KEYS.values()))
         keys.chmod(0o600)
         serve = ["-m", "photonlite.cli", "serve", "--port", "0", "--device", options.device]
+        serve += [] if options.model is None else ["--model", options.model]
         with child([*serve, "--api-key-file", str(keys)], PATIENCE_S) as lines:
             port = int(wait_for(lines, "listening", PATIENCE_S)["port"])
             for number, (before, asked) in enumerate((("he", "another tenant"), ("she", "herself"))):
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page = "\n\n".join(
         (
             "# Serving: what one tenant learns about another",
-            f"{time.strftime('%Y-%m-%d')}, {options.device}, the shipped checkpoint, images of "
+            f"{time.strftime('%Y-%m-%d')}, {options.device}, {options.model or 'the shipped checkpoint'}, images of "
             f"{options.size[0]}x{options.size[1]}. Made by `{command}`.",
             table(head, rows),
             "The AUC is the chance that an image which was asked about before has its first token sooner; its error is "

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 
 import numpy as np
 import pytest
@@ -40,6 +41,24 @@ def test_half_of_her_questions_are_his():
     assert same[tenants._WARMUP :].count(True) == len(known)
     assert len({salt for salt, _ in asked}) == 2
     assert all(his[0] != hers[0] for his, hers in zip(asked[::2], asked[1::2], strict=True))
+
+
+@pytest.mark.long
+def test_the_page_says_which_aims_are_reached(monkeypatch, tmp_path, capsys):
+    # A fake knows no one, so that the check of the times themselves fails.
+    page = tmp_path / "page.md"
+    keys = tuple(tenants.KEYS.values())
+    with live(api_keys=keys, image_workers=0) as server:
+        monkeypatch.setattr(tenants, "child", lambda *_: contextlib.nullcontext())
+        monkeypatch.setattr(tenants, "wait_for", lambda *_: {"port": server.port})
+        assert main(["--trials", "100", "--size", "160", "120", "--output", str(page)]) == 1
+
+    text = page.read_text()
+    assert text in capsys.readouterr().out
+    first, second = (line.split(" | ") for line in text.splitlines() if line.startswith(("| another", "| herself")))
+    assert int(first[1]) + int(first[2]) == 100 - tenants._WARMUP
+    assert "0.45 to 0.55: " in first[-1]
+    assert "over 0.9: MISSED" in second[-1]
 
 
 def test_too_few_trials_are_refused(capsys):
