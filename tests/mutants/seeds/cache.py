@@ -31,4 +31,11 @@ MUTANTS = [
         "text_root()",
         SIMULATION,
     ),
+    Mutant(
+        "an answer that ends in a run is kept with pages that no step has computed",
+        "cache/manager.py",
+        "sequence.num_committed_tokens + 1, size)",
+        "sequence.num_tokens, size)",
+        "tests/cache/test_manager.py",
+    ),
 ]
