@@ -276,7 +276,9 @@ def ratio_row(what: str, rounds: int, ask: Callable[[bool, int], None], streams:
                 seconds[runs].append(time.perf_counter() - begun)
     ratios = sorted(other / own for own, other in zip(seconds[True], seconds[False], strict=True))
     middle = statistics.median(seconds[False]) / statistics.median(seconds[True])
-    return f"{what:<34}{middle:.2f} times as quick at once ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    row = f"{what:<34}{middle:.2f} times as quick at once ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    print(row, file=sys.stderr, flush=True)
+    return row
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
