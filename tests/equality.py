@@ -281,9 +281,9 @@ class Scene:
             for asked in self.asked
         ]  # fmt: skip
 
-    def answers(self, depth: int) -> Iterator[tuple[Asked, Collector]]:
+    def answers(self, depth: int, *, runs: bool) -> Iterator[tuple[Asked, Collector]]:
         """Run all requests on the engine at once; returns each with its outcome."""
-        config = EngineConfig(depth=depth, kv_cache_bytes=self._cache_bytes(), **self.options)
+        config = EngineConfig(depth=depth, forced_runs=runs, kv_cache_bytes=self._cache_bytes(), **self.options)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
         for asked in self.asked:
@@ -332,13 +332,13 @@ class Scene:
 
 
 def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:
-    """Compare both depths with the oracle, request by request; returns counts of exercised events."""
+    """Compare both depths, and forced runs on and off, with the oracle; returns counts of exercised events."""
     scene = Scene(seed, count, kv_dtype)
     expected = scene.expected()
-    seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0}
-    for depth in (1, 2):
-        for (asked, got), wanted in zip(scene.answers(depth), expected, strict=True):
-            where = f"seed {seed}, depth {depth}, {asked}"
+    seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0, "forced": 0}
+    for depth, runs in ((1, True), (2, True), (2, False)):
+        for (asked, got), wanted in zip(scene.answers(depth, runs=runs), expected, strict=True):
+            where = f"seed {seed}, depth {depth}, runs {runs}, {asked}"
             assert got.ends == 1, where
             error = None if got.sequence is None else got.sequence.error
             if isinstance(error, RequestCancelledError) and asked.cancel_at is not None:
@@ -356,6 +356,8 @@ def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, 
         seen["zombies"] += scene.metrics.zombie_rows * (depth == 2)
         seen["hits"] += scene.metrics.prefix_hits
         seen["encodes"] += scene.metrics.steps["encode"]
+        seen["forced"] += scene.metrics.forced_tokens
+        assert runs or scene.metrics.forced_tokens == 0
     return seen
 
 

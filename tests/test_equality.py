@@ -15,9 +15,9 @@ def check(seeds: range, kv_dtype: KvDtype = "auto") -> None:
     for seed in seeds:
         seen.update(check_scene(seed, COUNT, kv_dtype))
     # Scenes that never cancel, pre-empt or hit would prove nothing.
-    assert all(seen[name] > len(seeds) // 4 for name in ("cancelled", "preemptions", "zombies", "hits", "encodes")), (
-        seen
-    )
+    assert all(
+        seen[name] > len(seeds) // 4 for name in ("cancelled", "preemptions", "zombies", "hits", "encodes", "forced")
+    ), seen
 
 
 def test_fifty_random_requests_equal_the_oracle_at_both_depths() -> None:

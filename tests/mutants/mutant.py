@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 SIMULATION = "tests/simulation/test_simulation.py"
 CORE = "tests/engine/test_core.py"
+RUNS = "tests/engine/test_runs.py"
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ class WatchedRunner:
             raise
         finally:
             simulation.lent[step.slot] = None
-        simulation.failures.wounds = 0
+        # The failures of steps behind it are still to come out.
+        simulation.failures.wounds = sum(one.failure is not None for one in simulation.core.pipeline.in_flight)
         simulation.moment()
         return outcomes
 

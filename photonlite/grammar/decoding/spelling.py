@@ -82,14 +82,12 @@ def settled(text: bytes, following: bytes) -> int:
     """Return up to where the tokens of a text are the same, whichever of the bytes follows."""
     if not following:
         return len(text)
-    # Bytes of other alphabets may be letters: take them for such.
-    in_word = _is_word(text[-1])
-    start = len(text)
-    while start and _is_word(text[start - 1]) == in_word:
+    start = len(text) - 1
+    while start and _may_join(text[start - 1], text[start]):
         start -= 1
-    if any(_is_word(byte) == in_word for byte in following):
-        return _behind_signs(text[:start]) if in_word else start
-    if in_word:
+    if any(_may_join(text[-1], byte) for byte in following):
+        return _behind_signs(text[:start]) if _is_word(text[start]) else start
+    if _is_word(text[-1]):
         return len(text)
     if all(byte in b"0123456789" for byte in following) and text[-1] not in _SPACES:
         return len(text)
@@ -100,6 +98,11 @@ def _behind_signs(text: bytes) -> int:
     """Return where a text ends for certain that a word follows: several signs keep together, one may join the word."""
     several = len(text) > 1 and not _is_word(text[-2]) and text[-1] not in _SPACES and text[-2] not in _SPACES
     return len(text) if several else max(0, len(text) - 1)
+
+
+def _may_join(one: int, two: int) -> bool:
+    """Whether two bytes may belong to one word or be signs that keep together; other alphabets have both."""
+    return one >= 0x80 or two >= 0x80 or _is_word(one) == _is_word(two)
 
 
 def _is_word(byte: int) -> bool:

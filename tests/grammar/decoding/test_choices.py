@@ -146,3 +146,13 @@ def test_a_tree_without_scores_asks_for_none_and_lists_its_children_once() -> No
 
     assert grammar.allowed == Allowed((12, 31))
     assert grammar.allowed is grammar.allowed
+
+
+def test_a_run_goes_to_the_next_fork() -> None:
+    trie = ChoiceTrie([((3, 4, 5, 6), YES), ((3, 4, 7), NO)], END)
+    grammar = ChoiceGrammar(trie, 9)
+
+    assert grammar.run == (3, 4)
+    feed(grammar, 3, 4)
+    assert grammar.run == ()
+    assert feed(grammar, 5).run == (6,)

@@ -204,3 +204,27 @@ def test_ends_that_begin_differently_are_a_decision_and_not_a_doubt_about_the_nu
         Item((1, 2), pytest.approx(math.sqrt(0.8))),
         Item((3, 4), pytest.approx(0.2 / 0.8)),
     ]
+
+
+def test_a_run_is_what_all_texts_share_that_may_stand_there() -> None:
+    grammar = ItemsGrammar(form(2), (1000, 1000), 40, 3)
+
+    assert grammar.run == ()  # a list, or an empty one
+    write(grammar, OPEN, *number(1), COMMA, *number(20))
+    assert grammar.run == ()
+    write(grammar, CLOSE)
+    assert grammar.run == (LABEL,)
+    write(grammar, LABEL)
+    assert grammar.run == ()  # one more item, or the end
+    write(grammar, NEXT)
+    assert grammar.run == (BOX,)
+    write(grammar, BOX, *number(3), COMMA, *number(4), CLOSE, LABEL, STOP)
+    assert grammar.run == (END,)
+    assert ItemsGrammar(form(), (9,) * 4, 3, 3).run == ()
+
+
+def test_a_run_begins_with_the_list_and_ends_with_the_budget() -> None:
+    shape = ItemFormat(2, DIGITS, (COMMA,), (LIST, OPEN, BOX), (CLOSE, NEXT), (CLOSE, STOP, END), (LIST, OPEN, END))
+
+    assert ItemsGrammar(shape, (9, 9), 30, 3).run == (LIST, OPEN)
+    assert ItemsGrammar(shape, (9, 9), 1, 3).run == (LIST,)

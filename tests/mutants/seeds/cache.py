@@ -38,4 +38,11 @@ MUTANTS = [
         "key = page_key(text_root(sequence.cache_salt), tokens[:0], images)",
         SIMULATION,
     ),
+    Mutant(
+        "an answer that ends in a run is kept with pages that no step has computed",
+        "cache/manager.py",
+        "sequence.num_committed_tokens + 1, size)",
+        "sequence.num_tokens, size)",
+        "tests/cache/test_manager.py",
+    ),
 ]

@@ -1,6 +1,6 @@
 """Bugs to seed into photonlite/engine/."""
 
-from tests.mutants.mutant import CORE, SIMULATION, Mutant
+from tests.mutants.mutant import CORE, RUNS, SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
@@ -433,5 +433,26 @@ MUTANTS = [
         "            self._last_tick = time.perf_counter()\n            while",
         "            while",
         "tests/engine/test_loop.py",
+    ),
+    Mutant(
+        "runs: a token that was known is taken a second time",
+        "engine/core.py",
+        "                    if row.index == len(sequence.tokens):  # else",
+        "                    if True:  # else",
+        RUNS,
+    ),
+    Mutant(
+        "runs: the step in flight leaves another token for the next one",
+        "engine/core.py",
+        "found.append(Allowed((sequence.tokens[index].id,)))",
+        "found.append(None)",
+        SIMULATION,
+    ),
+    Mutant(
+        "runs: ids that are in no vocabulary reach the device",
+        "request.py",
+        "    if ids and not 0 <= min(ids)",
+        "    if False and not 0 <= min(ids)",
+        RUNS,
     ),
 ]

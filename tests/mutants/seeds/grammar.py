@@ -101,4 +101,18 @@ MUTANTS = [
         "                parts = []\n",
         "tests/grammar/decoding/test_corners.py",
     ),
+    Mutant(
+        "forced text: tokens are settled that what follows may join",
+        "grammar/decoding/spelling.py",
+        "        return _behind_signs(text[:start]) if _is_word(text[start]) else start\n",
+        "        return len(text)\n",
+        "tests/grammar/decoding/test_spelling.py",
+    ),
+    Mutant(
+        "forced text: a place whose number is not known is part of a run",
+        "request.py",
+        "return None if self.scored or forced in (self.coordinate, self.size) else forced",
+        "return forced",
+        "tests/grammar/decoding/test_spelling.py",
+    ),
 ]

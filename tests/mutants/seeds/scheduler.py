@@ -1,6 +1,6 @@
 """Bugs to seed into photonlite/scheduler/."""
 
-from tests.mutants.mutant import CORE, SIMULATION, Mutant
+from tests.mutants.mutant import CORE, RUNS, SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
@@ -368,5 +368,19 @@ MUTANTS = [
         "                if groups and copied > self._max_image_bytes:\n",
         "                if groups and copied < 0:\n",
         SIMULATION,
+    ),
+    Mutant(
+        "runs: decode steps wait for all of them",
+        "scheduler/queues.py",
+        "        elif self.ran_last and steady:\n",
+        "        elif False:\n",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: they are taken whatever they cost",
+        "scheduler/fifo.py",
+        "        return runs if saved >= len(self.running.decoding()) else ()\n",
+        "        return runs\n",
+        RUNS,
     ),
 ]

@@ -1,0 +1,308 @@
+"""Tokens that must follow, appended at once or decoded one by one: `python -m bench.forced_runs`.
+
+```
+agree    typed questions to the shipped checkpoint, on two engines that differ in `forced_runs` alone
+typed    seconds of as many typed answers as there are streams, one by one over at once
+boxes    the same of lists of ten boxes, as Qwen3-VL writes them: random weights of its shape, random prompts
+```
+
+On a card: `python -m bench.forced_runs --only boxes --device cuda --shape qwen3-vl-2b`.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+
+import photonlite
+from bench.bubble.subjects import fill_randomly
+from bench.nano.questions.text import properties
+from bench.shapes import SHAPES
+from photonlite.api import VisionModel
+from photonlite.config import EngineConfig
+from photonlite.device.names import resolve_device
+from photonlite.engine.engine import Engine
+from photonlite.grammar.decoding.items import ItemFormat, ItemsGrammar
+from photonlite.models.qwen.config import QwenConfig
+from photonlite.models.qwen.images import ImageSettings
+from photonlite.models.qwen.model import QwenModel
+from photonlite.request import Allowed, Request, SamplingSettings, Token
+from photonlite.sequence import Sequence as EngineSequence
+
+PARTS = ("agree", "typed", "boxes")
+STREAMS = (1, 4, 16)
+OBJECTS, BOUNDS = 10, (1000,) * 4
+PICTURES = ("assets/desk.png", "assets/market.png", "assets/street.png")
+_CLOSE = 1e-4  # coordinates, scores: sums in another order round otherwise
+_CLOSE_SCORE = 1e-3
+
+
+# ---- typed answers
+
+
+def draw_schema(dice: random.Random) -> dict[str, Any]:
+    """Draw a schema of one to five properties with names and types as the shipped checkpoint knows them."""
+    kinds: dict[properties.Meaning, dict[str, Any]] = {
+        "box": {"type": "object", "format": "box"},
+        "where": {"type": "object", "format": "point"},
+        "count": {"type": "integer", "minimum": 0, "maximum": 30},
+        "present": {"type": "boolean"},
+        "name": {"enum": dice.sample(["banana", "red apple", "mug", "key", "car", "bus", "cherries", "pear"], 4)},
+        "colour": {"enum": ["red", "green", "blue", "yellow", "brown"]},
+    }
+    chosen = dice.sample(list(kinds), dice.randint(1, 5))
+    found = {dice.choice(properties.variants(properties.names(one, "train"))): kinds[one] for one in chosen}
+    schema: dict[str, Any] = {"type": "object", "properties": found, "required": list(found)}
+    if dice.random() < 0.2:
+        return {"type": "array", "items": schema, "minItems": 1, "maxItems": 3}
+    return schema
+
+
+def load_pair(streams: int, device: str) -> dict[bool, VisionModel]:
+    """Load the shipped checkpoint twice: with runs, and without."""
+    settings: Any = {"max_batch": streams, "grammar_limit_s": 60.0}
+    return {runs: photonlite.load(device=device, engine=settings | {"forced_runs": runs}) for runs in (True, False)}
+
+
+def agree(questions: int, device: str) -> list[str]:
+    """Compare answers with runs and without; returns what to print."""
+    models, dice = load_pair(8, device), random.Random(1)
+    pictures = [Image.open(path).convert("RGB") for path in PICTURES]
+    images = {runs: [model.encode_image(one) for one in pictures] for runs, model in models.items()}
+    found: Counter[str] = Counter()
+    shown: list[str] = []
+    for first in range(0, questions, 40):
+        tasks: list[dict[str, Any]] = [
+            {"skill": "query", "question": f"what is in the picture {place}", "schema": draw_schema(dice)}
+            for place in range(first, min(first + 40, questions))
+        ]
+        texts = {
+            runs: [
+                str(answer["text"])
+                for answer in model.batch(
+                    [task | {"image": images[runs][place % len(pictures)]} for place, task in enumerate(tasks)]
+                )
+            ]
+            for runs, model in models.items()
+        }
+        for task, own, other in zip(tasks, texts[True], texts[False], strict=True):
+            kind = compare(own, other)
+            found[kind] += 1
+            if kind == "different":
+                shown.append(f"{json.dumps(task['schema'])}\n  at once     {own}\n  one by one  {other}")
+    counters = {runs: model.metrics()["counters"] for runs, model in models.items()}
+    for model in models.values():
+        model.close()
+    steps = [
+        f"{'at once' if runs else 'one by one'}: {one['forced_tokens']} of {one['tokens']} tokens, {one['steps']}"
+        for runs, one in counters.items()
+    ]
+    return [f"{questions} typed answers: {dict(found)}", *steps, *shown]
+
+
+def compare(own: str, other: str) -> str:
+    """Say how two JSON texts agree: "equal", "equal but for rounding", or "different"."""
+    if own == other:
+        return "equal"
+    return "equal but for rounding" if _is_close(json.loads(own), json.loads(other)) else "different"
+
+
+def _is_close(one: Any, two: Any, name: str = "") -> bool:
+    if isinstance(one, float) and isinstance(two, float):
+        return abs(one - two) < (_CLOSE_SCORE if name == "score" else _CLOSE)
+    if isinstance(one, dict) and isinstance(two, dict):
+        return list(one) == list(two) and all(_is_close(one[key], two[key], key) for key in one)
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(_is_close, one, two))
+    return bool(one == two)
+
+
+def typed(rounds: int, device: str) -> list[str]:
+    """Measure typed answers of the shipped checkpoint about one encoded image."""
+    models = load_pair(max(STREAMS), device)
+    picture = Image.open(PICTURES[0]).convert("RGB")
+    images = {runs: model.encode_image(picture) for runs, model in models.items()}
+    schema = {
+        "type": "object",
+        "properties": {
+            "object_name": {"enum": ["banana", "red apple", "pear"]},
+            "total_count": {"type": "integer", "minimum": 0, "maximum": 20},
+            "bounding_box": {"type": "object", "format": "box"},
+            "center_point": {"type": "object", "format": "point"},
+        },
+        "required": ["object_name", "total_count", "bounding_box", "center_point"],
+    }
+
+    def ask(runs: bool, streams: int) -> None:
+        task = {"skill": "query", "question": "what is on the desk", "schema": schema, "image": images[runs]}
+        models[runs].batch([task] * streams)
+
+    rows = [ratio_row(f"typed answers, {streams} streams", rounds, ask, streams) for streams in STREAMS]
+    for model in models.values():
+        model.close()
+    return rows
+
+
+# ---- lists of boxes
+
+
+class FullList(ItemsGrammar):
+    """A list that goes on to its last item: where it may end, the model is asked as ever and not heard."""
+
+    @property
+    def allowed(self) -> Allowed:
+        allowed = super().allowed
+        ids = allowed.ids or ()
+        ends = [one for one in ids if one in (self.form.none[2], self.form.last[6])]
+        kept = tuple(one for one in ids if one not in ends)
+        return Allowed(kept, scored=allowed.scored) if ends and len(kept) == 1 else allowed
+
+
+def list_format() -> ItemFormat:
+    r"""Return the spelling of lists with as many tokens as the public tokenizer takes; the ids stand for nothing.
+
+    ```
+    first   ``` json \n [\n \t {" bbox _ 2 d ": [        more   ], _" label ": _" mug "},\n \t {" bbox _ 2 d ": [
+    none    ``` json [] \n ``` end                         last   ], _" label ": _" mug "}\n ] \n ``` end
+    ```
+    """
+    opening = tuple(range(30, 38))
+    closing = tuple(range(40, 46))
+    return ItemFormat(
+        numbers=4,
+        digits=tuple(range(10, 20)),
+        separator=(20, 21),
+        first=(22, 23, 24, 25, *opening),
+        more=(*closing, 46, *opening),
+        last=(*closing, 47, 48, 49, 22, 50),
+        none=(22, 23, 26, 27, 22, 50),
+    )
+
+
+@dataclass(eq=False)
+class Collector:
+    tokens: list[Token] = field(default_factory=list)
+    done: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+
+    def on_token(self, token: Token) -> None:
+        self.tokens.append(token)
+
+    def on_finish(self, sequence: EngineSequence) -> None:
+        self.error = sequence.error
+        self.done.set()
+
+
+def random_qwen(shape: str, device: torch.device, dtype: torch.dtype) -> QwenModel:
+    """Make a model of a shape with random weights; "tiny" is for machines without a card."""
+    if shape == "tiny":
+        raw = json.loads(json.dumps(SHAPES["qwen3-vl-2b"].tiny))
+        raw["text_config"] |= {"max_position_embeddings": 2048}
+    else:
+        raw = SHAPES[shape].raw
+    config = QwenConfig.from_dict(raw)
+    pixels = {"min_pixels": 65_536, "max_pixels": 16_777_216}
+    images = ImageSettings.from_dict(pixels | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}, config.vision)
+    with torch.device("meta"):
+        model = QwenModel(config, images).to(dtype)
+    model = model.to_empty(device=device).requires_grad_(False).eval()
+    fill_randomly(model, 0)
+    return model
+
+
+def ask_boxes(engine: Engine, streams: int, prompt: int, seed: int) -> list[list[int]]:
+    """Ask for as many lists at once and wait; returns their ids."""
+    form = list_format()
+    budget = form.budget(OBJECTS, BOUNDS)
+    collectors = []
+    for place in range(streams):
+        dice = random.Random(1000 * seed + place)
+        tokens = tuple(Token(dice.randrange(60, 500)) for _ in range(prompt))
+        grammar = FullList(form, BOUNDS, budget, OBJECTS)
+        collectors.append(Collector())
+        engine.submit(Request("detect", tokens, grammar, budget, SamplingSettings()), collectors[-1])
+    for one in collectors:
+        one.done.wait()
+        if one.error is not None:
+            raise one.error
+    return [[token.id for token in one.tokens] for one in collectors]
+
+
+def boxes(rounds: int, device: str, shape: str) -> list[str]:
+    """Measure lists of ten boxes; checks that they are equal."""
+    where = resolve_device(device)
+    dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
+    model, prompt = random_qwen(shape, where, dtype), 300 if shape != "tiny" else 100
+    memory = (4 << 30) if where.type == "cuda" else (1 << 29)
+    engines = {
+        runs: Engine(model, where, dtype, EngineConfig(max_batch=max(STREAMS), kv_cache_bytes=memory, forced_runs=runs))
+        for runs in (True, False)
+    }
+    equal: Counter[bool] = Counter()
+
+    def check(streams: int, seed: int) -> None:
+        own, other = (ask_boxes(engines[runs], streams, prompt, seed) for runs in (True, False))
+        equal.update(one == two for one, two in zip(own, other, strict=True))
+
+    def ask(runs: bool, streams: int) -> None:
+        ask_boxes(engines[runs], streams, prompt, 0)
+
+    for seed, streams in enumerate(STREAMS):
+        check(streams, seed)
+    rows = [ratio_row(f"lists of {OBJECTS} boxes, {streams} streams", rounds, ask, streams) for streams in STREAMS]
+    for engine in engines.values():
+        engine.close()
+    return [*rows, f"lists that are equal with runs and without: {equal[True]} of {equal.total()}"]
+
+
+def ratio_row(what: str, rounds: int, ask: Callable[[bool, int], None], streams: int) -> str:
+    """Measure both ways by turns, after a warm-up; return their ratio: above 1, runs are quicker."""
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for place in range(rounds + 1):
+        for runs in (True, False):
+            begun = time.perf_counter()
+            ask(runs, streams)
+            if place:
+                seconds[runs].append(time.perf_counter() - begun)
+    ratios = sorted(other / own for own, other in zip(seconds[True], seconds[False], strict=True))
+    middle = statistics.median(seconds[False]) / statistics.median(seconds[True])
+    row = f"{what:<34}{middle:.2f} times as quick at once ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.forced_runs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    shapes = ["tiny", *(name for name, shape in SHAPES.items() if shape.family == "qwen")]
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--shape", choices=shapes, default="tiny", help="of the model that lists boxes")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--questions", type=int, default=2000, help="that `agree` asks")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each ratio, after a warm-up")
+    options = parser.parse_args(arguments)
+    lines: list[str] = []
+    if "typed" in options.only:
+        lines += typed(options.rounds, options.device)
+    if "boxes" in options.only:
+        lines += boxes(options.rounds, options.device, options.shape)
+    if "agree" in options.only:
+        lines += agree(options.questions, options.device)
+    print(*lines, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
