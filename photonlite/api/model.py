@@ -133,6 +133,11 @@ class VisionModel:
         """Seconds since the engine's last sign of life: under one while it idles; keeps growing once it has ended."""
         return self._session.engine.last_tick_s
 
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether the engine waits for a step on the device; else silence means work on the host, such as compiling."""
+        return self._session.engine.waits_for_device
+
     def detect(
         self,
         image: ImageInput,

@@ -118,6 +118,11 @@ class Engine:
         return self._loop.last_tick_s
 
     @property
+    def waits_for_device(self) -> bool:
+        """Whether the engine thread waits for a launched step to end, or is just reading its results."""
+        return any(step.state == "committing" for step in self._core.pipeline.in_flight)
+
+    @property
     def tracer(self) -> Tracer:
         return self._core.tracer
 
