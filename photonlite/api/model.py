@@ -412,6 +412,19 @@ class VisionModel:
         """
         return Recording(self._session.engine.tracer)
 
+    def restart(self) -> None:
+        """Start a new engine over the same weights after the engine has died; does nothing while it lives.
+
+        What was in flight has failed with `EngineDiedError`, as every call has since; later calls are answered. Nothing
+        is cached any more, and the metrics begin again. A real-time loop over the model goes on by itself.
+
+        Raises:
+            EngineDiedError: The device no longer works in this process, as after any CUDA error: start a new process.
+            CapacityError: The memory does not hold even one longest request.
+            ModelError: The model is closed.
+        """
+        self._session.restart()
+
     def close(self, *, drain: bool = True) -> None:
         """Release the model and its memory; every later call raises `ModelError`. Closing twice is fine.
 
