@@ -25,7 +25,8 @@ def run_server(options: argparse.Namespace) -> int:
     link = Link.from_environment()
     settings = read_settings(options)
     if link is not None:
-        faulthandler.enable(os.dup(sys.stderr.fileno()))  # the supervisor aborts a process that hangs
+        if sys.stderr is not None:
+            faulthandler.enable(os.dup(sys.stderr.fileno()))  # the supervisor aborts a process that hangs
         return _serve(settings, link.listener, link)
     # Before the model: a wrong address is reported at once.
     with import_extra("photonlite.server.transport.listening", _MISSING).listen(settings.server) as listener:

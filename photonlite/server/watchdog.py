@@ -41,11 +41,13 @@ class WatchedModel(Protocol):
 
 def end_hung(what: str, seconds: float) -> None:
     """End this process with exit code HUNG, with every thread's stack on stderr."""
-    faulthandler.dump_traceback_later(_LAST_S, exit=True)  # a stuck thread may hold a lock that logging needs
-    _logger.critical("hung", extra={"fields": {"what": what, "seconds": seconds, "exit_code": HUNG}})
-    faulthandler.dump_traceback(sys.stderr, all_threads=True)
-    logging.shutdown()
-    os._exit(HUNG)
+    try:
+        faulthandler.dump_traceback_later(_LAST_S, exit=True)  # a stuck thread may hold a lock that logging needs
+        _logger.critical("hung", extra={"fields": {"what": what, "seconds": seconds, "exit_code": HUNG}})
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        logging.shutdown()
+    finally:  # also where there is no stderr
+        os._exit(HUNG)
 
 
 class Watchdog:
