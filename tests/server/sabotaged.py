@@ -11,9 +11,9 @@ from typing import Any
 
 from photonlite.cli import main
 from photonlite.runner.torch_model_runner import TorchModelRunner
+from photonlite.server import supervisor
 from photonlite.server.config import ServerConfig
 from photonlite.server.link import Link
-from photonlite.server.supervisor import Supervisor
 from photonlite.server.transport.listening import listen
 
 
@@ -28,9 +28,10 @@ def stuck(*_: Any) -> None:
 def run(arguments: Sequence[str]) -> int:
     link = Link.from_environment()
     if link is None:
-        listener = listen(ServerConfig(port=0))
-        with listener:
-            return Supervisor((sys.executable, "-m", "tests.server.sabotaged", *arguments), listener, 100).run()
+        supervisor.LONGEST_WAIT_S = 0.1  # many restarts in a row
+        command = (sys.executable, "-m", "tests.server.sabotaged", *arguments)
+        with listen(ServerConfig(port=0)) as listener:
+            return supervisor.Supervisor(command, listener, max_restarts=10**6).run()
     fault = {0: lost, 1: stuck}.get(sum(link.restarts.values()))
     if fault is not None:
         TorchModelRunner.prefill = TorchModelRunner.decode = fault  # type: ignore[method-assign, assignment]
