@@ -12,6 +12,7 @@ import pytest
 
 from photonlite.api import VisionModel
 from photonlite.engine import engine as engine_module
+from photonlite.engine.engine import Engine
 from photonlite.errors import EngineDiedError, ModelError
 from photonlite.realtime import RealtimeLoop
 from photonlite.runner.torch_model_runner import TorchModelRunner
@@ -102,6 +103,25 @@ def test_restarting_frees_the_old_engines_memory_and_threads(
     assert threading.active_count() == before
     assert cache.keys.numel() == 0
     assert old() is None
+
+
+def test_images_are_cut_into_the_new_engines_memory_and_wake_it(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(model, monkeypatch)
+    used: list[tuple[str, object]] = []
+    for name in ("wake", "host_array"):
+        work = getattr(Engine, name)
+
+        def noted(engine: Engine, *given: Any, name: str = name, work: Any = work) -> Any:
+            used.append((name, engine))
+            return work(engine, *given)
+
+        monkeypatch.setattr(Engine, name, noted)
+    model.restart()
+    model.caption(make_image(9), settings=SHORT)
+
+    assert {("wake", model._session.engine), ("host_array", model._session.engine)} == set(used)
 
 
 def test_a_living_model_is_not_restarted_and_a_closed_one_cannot_be(model: VisionModel) -> None:
