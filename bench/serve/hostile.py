@@ -65,7 +65,8 @@ def serving(*flags: str) -> Iterator[tuple[int, int]]:
     """Serve the shipped checkpoint while a block runs; gives the port and the number of the process."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "photonlite.cli", "serve", "--device", "cpu", "--port", str(port), *flags]
+    command = [sys.executable, "-m", "photonlite.cli", "serve", "--no-supervise", "--device", "cpu"]
+    command += ["--port", str(port), *flags]  # one process, which is measured
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             while True:

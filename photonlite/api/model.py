@@ -139,6 +139,11 @@ class VisionModel:
         """Seconds since the engine's last sign of life: under one while it idles; keeps growing once it has ended."""
         return self._session.engine.last_tick_s
 
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether the engine waits for a step on the device; else silence means work on the host, such as compiling."""
+        return self._session.engine.waits_for_device
+
     def detect(
         self,
         image: ImageInput,
@@ -415,6 +420,19 @@ class VisionModel:
         `trace.save("run.json")` writes it for https://ui.perfetto.dev, `trace.draw("timeline.png")` draws it.
         """
         return Recording(self._session.engine.tracer)
+
+    def restart(self) -> None:
+        """Start a new engine over the same weights after the engine has died; does nothing while it lives.
+
+        What was in flight has failed with `EngineDiedError`, as every call has since; later calls are answered. Nothing
+        is cached any more, and the metrics begin again. A real-time loop over the model goes on by itself.
+
+        Raises:
+            EngineDiedError: The device no longer works in this process, as after any CUDA error: start a new process.
+            CapacityError: The memory does not hold even one longest request.
+            ModelError: The model is closed.
+        """
+        self._session.restart()
 
     def close(self, *, drain: bool = True) -> None:
         """Release the model and its memory; every later call raises `ModelError`. Closing twice is fine.

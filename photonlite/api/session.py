@@ -22,6 +22,7 @@ import torch
 
 from photonlite.api.tasks import EncodedImage, ImageInput, Task
 from photonlite.config import EngineConfig, ImageLimits
+from photonlite.device.cpu import in_passing
 from photonlite.engine.engine import Engine
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.memory_gate import MemoryGate, MemoryPermit
@@ -60,6 +61,7 @@ class Session:
         self._late = 0  # requests whose deadlines passed before they were submitted
         self._late_lock = threading.RLock()  # garbage collection may end a request on any line
         self._process = os.getpid()
+        self._restarting = threading.Lock()
 
     @property
     def alive(self) -> bool:
@@ -87,7 +89,22 @@ class Session:
         self._schedule(handle, steps)
         return handle
 
+    def restart(self) -> None:
+        """Put a new engine in the place of one that has died; raises as `Engine.restarted` and `check_open`."""
+        with self._restarting:
+            self._check_usable()
+            if not self.engine.alive:
+                self.engine = in_passing(self.engine.restarted)
+                _connect(self._pool, self.engine)
+                if self._state == "closed":  # meanwhile
+                    self.engine.close(drain=False)
+
     def check_open(self) -> None:
+        """Raise `ModelError` as `_check_usable`, or `EngineDiedError` if the engine has died."""
+        self._check_usable()
+        self.engine.check()
+
+    def _check_usable(self) -> None:
         """Raise `ModelError` if the model is closed, or belongs to the process from which this one was forked."""
         if self._state != "open":
             raise _closed()
@@ -335,9 +352,7 @@ def open_session(
         loaded.model.crop_spec,
         limits,
         config.image_threads,
-        buffer=_weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8)),
         packs=engine.cuts_images,
-        on_ready=_weakly(engine.wake, lambda: None),
         decoder=decoder,
         fetcher=ImageFetcher(limits.max_bytes) if allow_urls else None,
     )
@@ -349,7 +364,14 @@ def open_session(
         limit_s=config.grammar_limit_s,
         cache_bytes=config.grammar_cache_bytes,
     )
+    _connect(pool, engine)
     return Session(engine, pool, compiler, config)
+
+
+def _connect(pool: ImagePool, engine: Engine) -> None:
+    """Let images be cut into the memory of an engine, which is woken when they are."""
+    pool.buffer = _weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8))
+    pool.on_ready = _weakly(engine.wake, lambda: None)
 
 
 def _weakly(method: Callable[P, R], otherwise: Callable[P, R]) -> Callable[P, R]:

@@ -50,6 +50,7 @@ def _run(arguments: list[str]) -> int:
         options = parse(arguments)
     except SystemExit:  # argparse has printed the help or the version
         return 0
+    options.arguments = arguments  # `serve` starts a process with the same ones
     if is_video(options):
         return run_video(options)
     commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}

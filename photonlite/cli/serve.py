@@ -2,52 +2,81 @@
 
 import argparse
 import dataclasses
+import faulthandler
+import os
+import socket
 import sys
 from pathlib import Path
 
 import photonlite
 from photonlite.cli.run import import_extra
-from photonlite.cli.settings import read_settings
+from photonlite.cli.settings import ServeSettings, read_settings
+from photonlite.processes.worker import module_command
 from photonlite.server.config import ServerConfig, read_access
+from photonlite.server.link import NO_RESTARTS, Link
+from photonlite.server.supervisor import SUPPORTED, Supervisor
+from photonlite.server.watchdog import HANG_S, Watchdog
 
 _MISSING = "the server needs the package {name!r}, which is not installed: pip install 'photonlite[serve]'"
 
 
 def run_server(options: argparse.Namespace) -> int:
     """Serve until a signal; returns 0 after an orderly stop. A stuck thread exits with 1; see `end_process_in`."""
+    link = Link.from_environment()
     settings = read_settings(options)
-    choice, config = settings.choice, settings.server
+    if link is not None:
+        if sys.stderr is not None:
+            faulthandler.enable(os.dup(sys.stderr.fileno()))  # the supervisor aborts a process that hangs
+        return _serve(settings, link.listener, link)
     # Before the model: a wrong address is reported at once.
-    with import_extra("photonlite.server.transport.listening", _MISSING).listen(config) as listener:
-        run = import_extra("photonlite.server.run", _MISSING)
-        _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
-        model = photonlite.load(
-            choice.model,
-            device=choice.device,
-            dtype=choice.dtype,
-            revision=choice.revision,
-            max_pixels=settings.images.max_pixels,
-            max_bytes=settings.images.max_bytes,
-            thumbnails=False,
-            sampling=choice.sampling,
-            engine=settings.engine,
-            check=choice.check,
-        )
+    with import_extra("photonlite.server.transport.listening", _MISSING).listen(settings.server) as listener:
+        if not (SUPPORTED and settings.choice.supervise):
+            return _serve(settings, listener)
+        command = module_command("photonlite.cli", *options.arguments)
+        return Supervisor(command, listener, settings.server.max_restarts).run()
 
-        def reload() -> ServerConfig:
-            return dataclasses.replace(config, **read_access(Path(choice.api_key_file or "")))
 
-        return int(
-            run.serve(
-                model,
-                config,
-                listener=listener,
-                image_limits=settings.images,
-                on_start=lambda host, port: _say(greeting(config, model.name, host, port)),
-                reload=reload if choice.api_key_file else None,
-                guard=run.end_process_in,
-            )
+def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None = None) -> int:
+    """Load the model and serve it in this process."""
+    choice, config = settings.choice, settings.server
+    run = import_extra("photonlite.server.run", _MISSING)
+    _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
+    model = photonlite.load(
+        choice.model,
+        # A card that is gone since the first start is an error: "auto" would take the CPU.
+        device=choice.device if link is None else link.device or choice.device,
+        dtype=choice.dtype,
+        revision=choice.revision,
+        max_pixels=settings.images.max_pixels,
+        max_bytes=settings.images.max_bytes,
+        thumbnails=False,
+        sampling=choice.sampling,
+        engine=settings.engine,
+        check=choice.check,
+    )
+
+    def reload() -> ServerConfig:
+        return dataclasses.replace(config, **read_access(Path(choice.api_key_file or "")))
+
+    def started(host: str, port: int) -> None:
+        _say(greeting(config, model.name, host, port))
+        if link is not None:
+            link.ready(str(model.device))
+
+    hang_s = config.hang_s or HANG_S[model.device.type]
+    return int(
+        run.serve(
+            model,
+            config,
+            listener=listener,
+            image_limits=settings.images,
+            restarts=NO_RESTARTS if link is None else link.restarts,
+            on_start=started,
+            reload=reload if choice.api_key_file else None,
+            guard=run.end_process_in,
+            watchdog=Watchdog(model, hang_s) if link is None else Watchdog(model, hang_s, link.beat),
         )
+    )
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:

@@ -45,6 +45,7 @@ class Choice:
         sampling: What answers in words begin with: "greedy", or "checkpoint", the model's generation_config.json.
         api_key_file: File of API keys, one a line; requests without one of them are refused.
         check: Whether every skill and head is tried before the server answers; a checkpoint with NaN is refused.
+        supervise: Whether a second process keeps the port, and starts the serving one again when it dies or hangs.
     """
 
     model: str | None = None
@@ -54,6 +55,7 @@ class Choice:
     sampling: Literal["greedy", "checkpoint"] = "greedy"
     api_key_file: str | None = None
     check: bool = True
+    supervise: bool = True
 
 
 class ServeSettings(NamedTuple):
@@ -75,7 +77,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     limits = [one for one in known.values() if one.kind in (int, float)]
     rest = [one for one in known.values() if one.kind not in (int, float)]
     _add_flags(parser.add_argument_group("access"), settings_of(Choice)["api_key_file"], *rest)
-    _add_flags(parser, settings_of(Choice)["check"], settings_of(Choice)["sampling"])
+    _add_flags(parser, *(settings_of(Choice)[name] for name in ("check", "sampling", "supervise")))
     group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
     _add_flags(group, *limits, *settings_of(ImageLimits).values())
 

@@ -345,7 +345,7 @@ class EngineCore:
         self._failed_images = images
         if self._strikes >= _STRIKES:
             reason = f"the engine has stopped: {_STRIKES} steps in a row have failed"
-            raise EngineDiedError(f"{reason}, so the device counts as lost; load the model again") from error
+            raise EngineDiedError(f"{reason}, so the device counts as lost; call the model's restart()") from error
 
     def _end_unlaunched(self, ended: Ended) -> None:
         if ended.dropped is not None:

@@ -42,7 +42,7 @@ _NOTES = 32
 
 _logger = logging.getLogger("photonlite")
 
-_FAULT = "the engine has stopped after a fault of its own, which the log tells: load the model again"
+_FAULT = "the engine has stopped after a fault of its own, which the log tells: call the model's restart()"
 
 # A thread that is inside torch when the interpreter exits aborts the process: running threads are ended before.
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()
@@ -83,6 +83,7 @@ class Engine:
         self.graphs = parts.graphs
         self._core = parts.core
         self._where = device
+        self._dtype = dtype
         self._model = model
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
@@ -116,6 +117,11 @@ class Engine:
     @property
     def last_tick_s(self) -> float:
         return self._loop.last_tick_s
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether the engine thread waits for a launched step to end, or is just reading its results."""
+        return any(step.state == "committing" for step in self._core.pipeline.in_flight)
 
     @property
     def tracer(self) -> Tracer:
@@ -155,6 +161,26 @@ class Engine:
         sequence.times.preprocess_s = preprocess_s
         self._loop.submit(sequence)
         return sequence
+
+    def check(self) -> None:
+        """Raise what `submit` raises of every request once the engine is closed or dead."""
+        self._loop.check()
+
+    def restarted(self) -> "Engine":
+        """Return a new engine over the same weights in the place of this one, which must have ended.
+
+        Raises an EngineDiedError where the device no longer works in this process, a CapacityError as `build`.
+        """
+        self.close(drain=False)  # frees what it had on the device
+        try:
+            return Engine(self._model, self._where, self._dtype, self.config)
+        except PhotonliteError:
+            raise
+        except Exception as cause:
+            raise EngineDiedError(
+                f"the engine cannot be started again on {self._where}: {type(cause).__name__}; after a CUDA error only "
+                "a new process can use the card, so start one and load the model there"
+            ) from without_frames(cause)
 
     def cancel(self, sequence: Sequence) -> None:
         """Cancel a request, from any thread at any moment; one that has ended stays as it is."""
@@ -211,10 +237,14 @@ class EngineLoop:
         """Check, hash and submit a request on this thread; raises as `Engine.submit`, later errors reach its sink."""
         self._core.scheduler.prepare(sequence)
         with self._gate:  # a note is either refused here or read: none is left in the inbox of an ended thread
-            if self._refusal is not None:
-                raise self._refusal.with_traceback(None)  # raised many times: it must not collect frames
+            self.check()
             self._inbox.append(lambda: self._submit(sequence))
         self.wake()
+
+    def check(self) -> None:
+        """Raise why requests are refused, if they are."""
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)  # raised many times: it must not collect frames
 
     def cancel(self, sequence: Sequence) -> None:
         self.post(lambda: self._core.cancel(sequence))

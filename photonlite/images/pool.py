@@ -75,7 +75,7 @@ class ImagePool:
     ) -> None:
         self._spec = spec
         self._limits = limits
-        self._buffer = buffer
+        self.buffer = buffer
         self._packs = spec if packs and isinstance(spec, CropSpec) else None
         self._ahead = _PACKED_AHEAD
         self._ahead_lock = threading.RLock()  # finalizers take bytes back whenever memory is collected
@@ -148,10 +148,10 @@ class ImagePool:
     def cut(self, image: Image.Image) -> ImageCrops | UncutImage | PatchImage:
         """Return the crops or patches of a decoded image, or what the device makes crops of."""
         if self._packs is not None:
-            packed = pack_image(rgb_bytes(image), image.size, self._packs, self._buffer)
+            packed = pack_image(rgb_bytes(image), image.size, self._packs, self.buffer)
             if packed is not None:
                 return packed
-        return self._spec.cut(image, threads=self._working, run_tasks=self._run_tasks, buffer=self._buffer)
+        return self._spec.cut(image, threads=self._working, run_tasks=self._run_tasks, buffer=self.buffer)
 
     def _load(self, source: ImageSource) -> Image.Image:
         data = None if self._decoder is None else file_bytes(source, self._limits)
@@ -173,7 +173,7 @@ class ImagePool:
         if self._packs is None or not self._reserve_ahead(len(pixels)):
             return None
         try:
-            packed = pack_image(pixels, size, self._packs, self._buffer)
+            packed = pack_image(pixels, size, self._packs, self.buffer)
         except (MemoryError, RuntimeError):  # page-locked memory has run out: the engine's request gets the error
             packed = None
         if packed is None:

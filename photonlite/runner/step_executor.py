@@ -162,8 +162,10 @@ class StepExecutor:
         self._device.compute.run(self._model_runner.free_memory)
 
     def close(self) -> None:
-        self._device.close()
-        self._model_runner.close()
+        try:
+            self._device.close()
+        finally:
+            self._model_runner.close()
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
         plan, runner = step.plan, self._model_runner

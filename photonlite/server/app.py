@@ -1,5 +1,7 @@
 """The application: every route behind one ingress, one log, and one shape of errors."""
 
+from collections.abc import Mapping
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -12,6 +14,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import to_http
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
+from photonlite.server.link import NO_RESTARTS
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.routes import docs, moondream, openai, playground, realtime, service
 from photonlite.server.transport.middleware import AccessLog, ErrorResponses
@@ -19,8 +22,16 @@ from photonlite.server.transport.spans import find_spans
 from photonlite.server.transport.trace_context import ID_HEADER
 
 
-def create_app(model: ServedModel, config: ServerConfig, images: RequestImages | None = None) -> Starlette:
-    """Build the ASGI application; its `state` has `ingress` and `http`. The caller closes the model."""
+def create_app(
+    model: ServedModel,
+    config: ServerConfig,
+    images: RequestImages | None = None,
+    restarts: Mapping[str, int] = NO_RESTARTS,
+) -> Starlette:
+    """Build the ASGI application; its `state` has `ingress` and `http`. The caller closes the model.
+
+    `restarts` are those of the process before this one, by reason, for the metrics.
+    """
     ingress = Ingress(config, model, images=images)
     http = HttpMetrics()
     cors = Middleware(
@@ -35,7 +46,7 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
             *moondream.routes(ingress),
             *openai.routes(ingress),
             *realtime.routes(ingress),
-            *service.routes(ingress, http),
+            *service.routes(ingress, http, restarts),
             *docs.routes(ingress),
             *playground.routes(),
         ],

@@ -51,6 +51,9 @@ class ServerConfig:
             as requests. None for no limit.
         deadline_s: Seconds until a request is given up: the default, and the most that a request may set.
         drain_s: Seconds that accepted requests have to finish after SIGTERM.
+        hang_s: Seconds that a step on the device may take before the process ends itself; ten times as many for work on
+            the host, such as compiling kernels. None for 60 on a card, 600 on the CPU.
+        max_restarts: How often in a row the supervisor starts a process again that ended without 60 seconds of serving.
         header_timeout_s: Seconds in which a connection must send the headers of its first or next request.
         body_timeout_s: Seconds in which a client must send the body.
         send_timeout_s: Seconds in which a client must read what it was sent.
@@ -88,6 +91,8 @@ class ServerConfig:
     requests_per_minute: int | None = setting(None, least=1)
     deadline_s: float = setting(60.0, above=0)
     drain_s: float = setting(20.0, least=0)
+    hang_s: float | None = setting(None, above=0)
+    max_restarts: int = setting(5, least=0)
     header_timeout_s: float = setting(10.0, above=0)
     body_timeout_s: float = setting(30.0, above=0)
     send_timeout_s: float = setting(30.0, above=0)

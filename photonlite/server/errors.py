@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 
 from photonlite import errors
 from photonlite.config import EngineConfig, ImageLimits
+from photonlite.engine.faults import told
 from photonlite.server.config import ServerConfig
 from photonlite.settings import settings_of
 
@@ -88,13 +89,14 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
 
 
 def to_http(error: BaseException) -> HttpError:
-    """Convert any error to HTTP; an unforeseen one is a 500 whose message does not quote it."""
+    """Convert any error to HTTP, a shortage of memory to 503; an unforeseen one is a 500 that does not quote it."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):
         return _of_routing(error)
     if isinstance(error, ClientDisconnect):
         return client_left()
+    error = told(error)
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             headers = {"Retry-After": "1"} if status == 429 or isinstance(error, errors.GrammarWorkerError) else {}

@@ -223,7 +223,9 @@ class Ingress:
 
     def _check_alive(self) -> None:
         if not self.model.alive:
-            raise _unavailable("the engine has stopped, and so does the server: ask another one", "engine_died")
+            raise _unavailable(
+                "the engine has stopped: the server ends, or restarts; ask again, or another one", "engine_died"
+            )
 
     def check_rate(self, caller: Caller, count: int = 1) -> None:
         """Count requests, or frames of a socket; raises 429 over the rate limit."""

@@ -7,6 +7,7 @@ SIGTERM ──> nothing new is admitted, /ready says 503 ──> accepted reques
 SIGHUP  ──> the keys are read again; open requests go on
 
 the engine dies ──> its callers get 503 "engine_died", /health and /ready say 503 ──> exit code ENGINE_DIED
+it hangs        ──> exit code HUNG, by the watchdog
 ```
 """
 
@@ -20,7 +21,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Final, TypedDict, Unpack
 
@@ -36,14 +37,15 @@ from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
+from photonlite.server.link import NO_RESTARTS
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.transport.connections import LimitedConfig
 from photonlite.server.transport.listening import allow_files, listen
 from photonlite.server.transport.logs import LOGGER, json_lines, library_messages, log
+from photonlite.server.watchdog import ENGINE_DIED, Watchdog
 from photonlite.skills.names import SeveralNamesWarning
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ENGINE_DIED = 70  # exit code of a server whose engine has died (EX_SOFTWARE of sysexits.h): start it again
 _TELLING_S = 5  # seconds in which open requests get their errors when the engine has died
 _CLOSING_S = 1  # seconds that responses have at least to reach their clients
 _STUCK_S = 5  # seconds after draining at which a process that still runs has a stuck thread
@@ -54,6 +56,7 @@ class Hooks(TypedDict, total=False):
     on_start: Callable[[str, int], None] | None  # called with address and port as soon as requests are answered
     reload: Callable[[], ServerConfig] | None  # called at each SIGHUP; the keys that it returns are used from then on
     guard: Callable[[float], None] | None  # called when stopping, with the seconds until the process must be gone
+    watchdog: Watchdog | None  # watches from the first request to the signal to stop
 
 
 def serve(
@@ -62,17 +65,19 @@ def serve(
     *,
     listener: socket.socket | None = None,
     image_limits: ImageLimits | None = None,
+    restarts: Mapping[str, int] = NO_RESTARTS,
     **hooks: Unpack[Hooks],
 ) -> int:
     """Answer requests until SIGTERM or SIGINT, then close the model; raises `ListenError` and `EngineError`.
 
-    Returns 0 after an orderly stop, `ENGINE_DIED`, or 128 and the number of a second signal, which stops at once.
+    `restarts` are those of a supervisor so far by reason, for the metrics. Returns 0 after an orderly stop,
+    `ENGINE_DIED`, or 128 and the number of a second signal, which stops at once.
     """
     try:
         taken = listener or listen(config)
         decoders = decoding(config, image_limits or model.image_limits)
         with json_lines(sys.stdout), library_messages(), decoders as images:  # decoders inherit stderr
-            return run(create_app(model, config, images), config, taken, **hooks)
+            return run(create_app(model, config, images, restarts), config, taken, **hooks)
     finally:
         model.close(drain=False)  # accepted requests have ended or were cancelled
 
@@ -115,6 +120,7 @@ class DrainingServer(uvicorn.Server):
         self._http: HttpMetrics | None = getattr(app.state, "http", None)
         self._limits = config
         self._hooks = hooks
+        self._watchdog = hooks.get("watchdog")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
@@ -123,6 +129,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
         log("listening", host=host, port=port)
+        if self._watchdog is not None:
+            self._watchdog.start()
         if on_start := self._hooks.get("on_start"):
             on_start(host, port)
 
@@ -136,6 +144,8 @@ class DrainingServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._engine_died() and self._draining is None:
             self._begin_to_drain(_TELLING_S)
+        if self._watchdog is not None:
+            self._watchdog.loop_turned()
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
@@ -201,6 +211,8 @@ class DrainingServer(uvicorn.Server):
 
     def _begin_to_drain(self, seconds: float) -> None:
         self._ingress.draining = True
+        if self._watchdog is not None:
+            self._watchdog.rest()  # the guard sees to the end
         log("stopping", open=self._ingress.limiter.open, seconds=seconds)
         self._draining = asyncio.create_task(self._drain(seconds))
 

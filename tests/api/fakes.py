@@ -45,6 +45,9 @@ class FakeEngine:
     options: dict[str, Any] = field(default_factory=dict)
     alive = True
 
+    def check(self) -> None:
+        """Refuse nothing before it is submitted."""
+
     def submit(self, request: Request, sink: Any, images: Any = (), **options: Any) -> Sequence:
         if self.refusal is not None:
             raise self.refusal

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from photonlite.results import Answer, Caption, Detections, Points, Segments
@@ -17,6 +18,7 @@ class FakeModel:
     """Finds one object in the middle of every image and records its calls."""
 
     max_batch = 2
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []

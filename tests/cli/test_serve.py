@@ -1,10 +1,12 @@
 """`photonlite serve`: what is refused before it begins, what it says, and a real run of it."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +20,8 @@ from photonlite.cli.parser import parse
 from photonlite.cli.serve import greeting
 from photonlite.cli.settings import read_settings
 from photonlite.server.config import ServerConfig
+from photonlite.server.link import VARIABLE
+from photonlite.server.watchdog import Watchdog
 from tests.models.checkpoints import golden_tensors, make_folder
 from tests.server.live import GUARD, ServerProcess
 
@@ -135,8 +139,62 @@ def test_a_missing_package_is_reported_with_what_to_install(
 def test_results_of_the_server_keep_no_thumbnails(fake: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("photonlite.server.run.serve", lambda *_, **__: 0)
 
-    assert main(["serve", "--port", "0"]) == 0
+    assert main(["serve", "--port", "0", "--no-supervise"]) == 0
     assert fake.loaded[0]["thumbnails"] is False
+
+
+def test_a_process_without_a_supervisor_is_watched_and_begins_without_restarts(
+    fake: FakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("photonlite.server.run.serve", lambda *_, **options: given.update(options) or 0)
+
+    assert main(["serve", "--port", "0", "--no-supervise", "--hang-seconds", "7"]) == 0
+    assert given["restarts"] == {}
+    assert isinstance(given["watchdog"], Watchdog)
+    assert fake.loaded[0]["device"] == "auto"
+
+
+def supervised(monkeypatch: pytest.MonkeyPatch, device: str | None) -> socket.socket:
+    """Make this process look like one that a supervisor has started; returns the supervisor's end."""
+    mine, theirs = socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        files = {"listener": os.dup(listener.fileno()), "link": theirs.detach()}
+    monkeypatch.setenv(VARIABLE, json.dumps({**files, "restarts": {"hung": 1}, "device": device}))
+    monkeypatch.setattr("photonlite.cli.serve.faulthandler.enable", lambda file: os.close(file))
+    return mine
+
+
+@pytest.mark.parametrize(("served_on", "device"), [(None, "auto"), ("cuda:0", "cuda:0")])
+def test_a_supervised_process_reports_its_device_and_keeps_to_the_first_ones(
+    fake: FakeModel,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    served_on: str | None,
+    device: str,
+) -> None:
+    """Where the card is gone, "auto" would go on with the CPU."""
+    given: dict[str, Any] = {}
+
+    def serve(model: Any, config: ServerConfig, **options: Any) -> int:
+        given.update(options)
+        options["on_start"]("127.0.0.1", 5)
+        return 0
+
+    fake.name = "nano"  # type: ignore[attr-defined]
+    monkeypatch.setattr("photonlite.server.run.serve", serve)
+    ended = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    try:
+        with supervised(monkeypatch, served_on) as link:
+            assert main(["serve"]) == 0
+            assert link.recv(100) == b"ready cpu\n"
+        assert ended.wait(GUARD)  # the supervisor has ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    given["listener"].close()
+    assert fake.loaded[0]["device"] == device
+    assert given["restarts"] == {"hung": 1}
 
 
 def test_a_missing_module_of_photonlite_is_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

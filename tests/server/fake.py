@@ -42,6 +42,7 @@ class FakeModel:
         self.image_limits = DEFAULT_IMAGE_LIMITS
         self.alive = True
         self.last_tick_s = 0.0
+        self.waits_for_device = False
         self.calls: list[Call] = []
         self.cancelled = 0
         self.error = error

@@ -24,6 +24,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
 from photonlite.server.run import DrainingServer
 from photonlite.server.transport.listening import listen
+from photonlite.server.watchdog import Watchdog
 from tests.server.fake import FakeModel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,14 +47,17 @@ class Live:
         thread: Where.
     """
 
-    def __init__(self, app: Starlette, fake: ServedModel, config: ServerConfig) -> None:
+    def __init__(
+        self, app: Starlette, fake: ServedModel, config: ServerConfig, watchdog: Watchdog | None = None
+    ) -> None:
         self.fake = fake
         self.config = config
         self.ingress: Ingress = app.state.ingress
         self._started = threading.Event()
         self._listener = listen(config)
         self.host, self.port = self._listener.getsockname()[:2]
-        self.server = DrainingServer(app, config, on_start=lambda host, port: self._started.set())
+        started = self._started
+        self.server = DrainingServer(app, config, on_start=lambda host, port: started.set(), watchdog=watchdog)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self.thread = threading.Thread(target=self._run, name="live-server", daemon=True)
@@ -121,17 +125,20 @@ class Live:
 
 
 @contextlib.contextmanager
-def live(fake: ServedModel | None = None, app: Starlette | None = None, **settings: Any) -> Iterator[Live]:
+def live(
+    fake: ServedModel | None = None, app: Starlette | None = None, watchdog: Watchdog | None = None, **settings: Any
+) -> Iterator[Live]:
     """Serve while a block runs.
 
     Args:
         fake: Answers; a `FakeModel` unless given.
         app: Instead of what `create_app` makes of the fake; it needs `app.state.ingress`.
+        watchdog: Watches the server.
         **settings: Of `ServerConfig`; the port is a free one.
     """
     config = ServerConfig(**{"port": 0, "drain_s": 0.0, **settings})
     fake = fake or FakeModel()
-    server = Live(app or create_app(fake, config), fake, config)
+    server = Live(app or create_app(fake, config), fake, config, watchdog)
     try:
         yield server
     finally:

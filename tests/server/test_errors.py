@@ -1,3 +1,4 @@
+import errno
 import json
 
 import pytest
@@ -32,6 +33,8 @@ def every_error(base: type[PhotonliteError] = PhotonliteError) -> list[type[Phot
         (errors.NumericalError("x"), 500),
         (errors.DeadlineError("x"), 504),
         (TimeoutError(), 504),
+        (MemoryError("secret"), 503),
+        (OSError(errno.ENOMEM, "secret"), 503),
         (HTTPException(404), 404),
         (HTTPException(405, headers={"Allow": "POST"}), 405),
         (ClientDisconnect(), 499),

@@ -17,9 +17,10 @@ import pytest
 from photonlite.api import VisionModel
 from photonlite.errors import EngineDiedError
 from photonlite.server.config import ServerConfig
-from photonlite.server.run import ENGINE_DIED, serve
+from photonlite.server.run import serve
 from photonlite.server.transport.listening import ListenError
 from photonlite.server.transport.logs import json_lines
+from photonlite.server.watchdog import ENGINE_DIED
 from tests.server.fake import FakeModel
 from tests.server.live import GUARD, Live, ServerProcess, live, live_model
 from tests.serving import network, on_thread

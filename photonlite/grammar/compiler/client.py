@@ -234,7 +234,7 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
         return error
 
 
-def _unforeseen(error: Exception) -> PhotonliteError:
-    if isinstance(error, PhotonliteError):
+def _unforeseen(error: Exception) -> Exception:
+    if isinstance(error, PhotonliteError | MemoryError):  # callers are told of a shortage by its type
         return error
     return EngineError(f"the grammar could not be compiled: {error!r:.300}")

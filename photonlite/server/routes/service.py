@@ -14,16 +14,17 @@ from starlette.routing import BaseRoute, Route
 from photonlite.server.calls import ServedModel
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.callers import check_metrics
+from photonlite.server.link import REASONS
 from photonlite.server.metrics import HttpMetrics
 
 STALLED_S = 30.0  # seconds without a tick after which an engine counts as stuck: longer than any step takes
-_DEAD = "the engine has stopped: the server ends, and has to be started again"
+_DEAD = "the engine has stopped: the server ends, and starts again if it is supervised"
 _PREFIX = "photonlite_engine_"
 
 
-def routes(ingress: Ingress, http: HttpMetrics) -> list[BaseRoute]:
+def routes(ingress: Ingress, http: HttpMetrics, restarts: Mapping[str, int]) -> list[BaseRoute]:
     """Return the routes. Only `/metrics` needs a key where the server has keys."""
-    http.registry.register(EngineCollector(ingress))
+    http.registry.register(EngineCollector(ingress, restarts))
     ProcessCollector(registry=http.registry)
 
     async def health(request: Request) -> Response:
@@ -58,13 +59,18 @@ def unfit(model: ServedModel) -> str | None:
 class EngineCollector(Collector):
     """Reads the server's state and the engine's metrics at each scrape."""
 
-    def __init__(self, ingress: Ingress) -> None:
+    def __init__(self, ingress: Ingress, restarts: Mapping[str, int]) -> None:
         self._ingress = ingress
+        self._restarts = restarts
 
     def collect(self) -> Iterator[Metric]:
         ingress = self._ingress
         yield GaugeMetricFamily("photonlite_open_requests", "Accepted and not answered.", ingress.limiter.open)
         yield GaugeMetricFamily("photonlite_draining", "1 while the server stops.", float(ingress.draining))
+        restarted = CounterMetricFamily("photonlite_restarts", "By the supervisor so far.", labels=("reason",))
+        for reason in REASONS:
+            restarted.add_metric((reason,), self._restarts.get(reason, 0))
+        yield restarted
         for name, value in ingress.images.gauges.items():
             yield GaugeMetricFamily(f"photonlite_{name}", "Of the processes that decode images.", value)
         model = ingress.model

@@ -66,6 +66,14 @@ def test_an_engine_that_was_silent_for_a_moment_is_ready() -> None:
     assert client(fake).get("/ready").status_code == 200
 
 
+def test_metrics_count_restarts_by_reason() -> None:
+    asked = TestClient(create_app(FakeModel(), ServerConfig(), restarts={"hung": 3}))
+    lines = asked.get("/metrics").text.splitlines()
+
+    assert 'photonlite_restarts_total{reason="hung"} 3.0' in lines
+    assert 'photonlite_restarts_total{reason="signal"} 0.0' in lines
+
+
 def test_probes_need_no_key() -> None:
     asked = client(FakeModel(), api_keys=KEYS)
 

@@ -1,0 +1,68 @@
+"""What a model holds while it has nothing to do: the same before and after a fault."""
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from photonlite.api import VisionModel
+from tests.serving import GUARD, settle
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Counts of a model at rest, and of this process."""
+
+    pages: int  # neither free nor kept for later requests
+    free_rows: int  # of the pending table
+    encoded: int  # crops, features and embeddings of images on the device
+    in_flight: int
+    zombies: int
+    open_requests: int
+    prepared_bytes: int
+    preparing: int
+    threads: int
+    files: int
+    processes: int
+
+
+def await_rest(model: VisionModel) -> None:
+    """Wait until the engine has nothing to do and no thread of the image pool has a job."""
+    engine, rested = model._session.engine, threading.Event()
+
+    def look() -> None:
+        core = engine._core
+        if core.idle and not core.scheduler.running.zombies:
+            rested.set()
+        else:
+            engine._loop.post(look)
+
+    engine._loop.post(look)
+    assert rested.wait(GUARD)
+    settle(model)
+    drained = threading.Event()
+    engine._core.runner._device.compute.run(drained.set)  # type: ignore[attr-defined]
+    assert drained.wait(GUARD)
+
+
+def resources(model: VisionModel) -> Resources:
+    """Return what a model holds once it is at rest."""
+    await_rest(model)
+    session, core = model._session, model._session.engine._core
+    running, cache = core.scheduler.running, core.scheduler.cache
+    images: Any = core.runner._model_runner._images  # type: ignore[attr-defined]
+    return Resources(
+        pages=cache.pages.usable - cache.pages.free - cache.prefix.idle_pages,
+        free_rows=len(running.free_rows),
+        encoded=len(images._crops) + len(images._features) + len(images._embeddings),
+        in_flight=len(core.pipeline.in_flight),
+        zombies=len(running.zombies),
+        open_requests=len(session.open),
+        prepared_bytes=session.gate.held,
+        preparing=session.gate.waiting,
+        threads=threading.active_count(),
+        files=len(os.listdir("/proc/self/fd")),
+        processes=len(psutil.Process().children()),
+    )
