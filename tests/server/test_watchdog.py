@@ -122,8 +122,10 @@ def stuck_in_a_step():
 
 threading.Thread(target=stuck_in_a_step, daemon=True).start()
 with json_lines(sys.stdout):
-    Watchdog(Model(), 1.0).start()
-    threading.Event().wait()
+    watchdog = Watchdog(Model(), 1.0)
+    watchdog.start()
+    while not threading.Event().wait(0.01):
+        watchdog.loop_turned()
 """
 
 
