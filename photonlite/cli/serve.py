@@ -7,7 +7,7 @@ from pathlib import Path
 
 import photonlite
 from photonlite.cli.run import import_extra
-from photonlite.cli.settings import read_settings
+from photonlite.cli.settings import ServeSettings, read_settings
 from photonlite.server.config import ServerConfig, read_keys
 
 _MISSING = "the server needs the package {name!r}, which is not installed: pip install 'photonlite[serve]'"
@@ -21,17 +21,7 @@ def run_server(options: argparse.Namespace) -> int:
     with import_extra("photonlite.server.transport.listening", _MISSING).listen(config) as listener:
         run = import_extra("photonlite.server.run", _MISSING)
         _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
-        model = photonlite.load(
-            choice.model,
-            device=choice.device,
-            dtype=choice.dtype,
-            revision=choice.revision,
-            max_pixels=settings.images.max_pixels,
-            max_bytes=settings.images.max_bytes,
-            thumbnails=False,
-            engine=settings.engine,
-            check=choice.check,
-        )
+        model = load_served(settings)
 
         def reload() -> ServerConfig:
             weights = read_keys(Path(choice.api_key_file or ""))
@@ -48,6 +38,21 @@ def run_server(options: argparse.Namespace) -> int:
                 guard=run.end_process_in,
             )
         )
+
+
+def load_served(settings: ServeSettings) -> "photonlite.VisionModel":
+    choice = settings.choice
+    return photonlite.load(
+        choice.model,
+        device=choice.device,
+        dtype=choice.dtype,
+        revision=choice.revision,
+        max_pixels=settings.images.max_pixels,
+        max_bytes=settings.images.max_bytes,
+        thumbnails=False,
+        engine=settings.engine,
+        check=choice.check,
+    )
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:

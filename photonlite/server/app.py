@@ -21,13 +21,6 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
     """Build the ASGI application; its `state` has `ingress` and `http`. The caller closes the model."""
     ingress = Ingress(config, model, images=images)
     http = HttpMetrics()
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=list(config.cors_origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth"],
-        expose_headers=["Retry-After", "X-Request-ID"],
-    )
     app = Starlette(
         routes=[
             *moondream.routes(ingress),
@@ -39,7 +32,7 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
         ],
         middleware=[
             Middleware(AccessLog, config=config, http=http),
-            *([cors] if config.cors_origins else []),
+            *cors(config),
             Middleware(ErrorResponses, config=config),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -47,6 +40,21 @@ def create_app(model: ServedModel, config: ServerConfig, images: RequestImages |
     app.state.ingress = ingress
     app.state.http = http
     return app
+
+
+def cors(config: ServerConfig) -> list[Middleware]:
+    """Return the middleware that lets pages of the configured origins read answers; none without such origins."""
+    if not config.cors_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth"],
+            expose_headers=["Retry-After", "X-Request-ID"],
+        )
+    ]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
