@@ -9,7 +9,19 @@ of the mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounde
 import hashlib
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import count
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which replica a request is for: the first argument of each call of a replica's methods.
+
+    `replica` names one. If that is gone, another gets the request, and refuses what only that one could have done.
+    """
+
+    key: str | None = None
+    replica: str | None = None
 
 
 def ranked(key: str, replicas: Iterable[str]) -> list[str]:

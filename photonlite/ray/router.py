@@ -2,26 +2,16 @@
 
 Every process that asks the replicas has one of these. Their orders of replicas are the same, since they depend on
 nothing but names; the open requests that one counts are those that it has sent itself.
+
+Serve sends what this module defines by value, also its other classes: those that others compare stand elsewhere.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from photonlite.ray.placement import Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which replica a request is for: the first argument of each call of a replica's methods.
-
-    `replica` names one. If that is gone, another gets the request, and refuses what only that one could have done.
-    """
-
-    key: str | None = None
-    replica: str | None = None
+from photonlite.ray.placement import Placement, Target
 
 
 class AffinityRouter(RequestRouter):

@@ -18,11 +18,13 @@ from starlette.applications import Starlette
 from starlette.types import Message, Scope
 
 from photonlite.cli.serve import load_served
+from photonlite.engine.build import CPU_BATCH, CUDA_BATCH
 from photonlite.errors import EngineDiedError
 from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.ray.hosting import HostedApp, UnknownConnectionError
 from photonlite.ray.ingress import ReplicaLostError, create_ingress
-from photonlite.ray.router import AffinityRouter, Target
+from photonlite.ray.placement import Target
+from photonlite.ray.router import AffinityRouter
 from photonlite.ray.settings import RaySettings, ServiceSettings, read_service_settings
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
@@ -98,10 +100,16 @@ class IngressReplica:
     """A process of the ingress, as Ray Serve runs it."""
 
     def __init__(self, engines: Any, config: ServerConfig, replicas: int) -> None:
+        self._logs = contextlib.ExitStack()
+        self._logs.enter_context(json_lines(sys.stdout))
         self._app = create_ingress(RayEngines(engines), config, replicas)
 
     def __serve_build_asgi_app__(self) -> Starlette:
         return self._app
+
+    def __del__(self) -> None:
+        if hasattr(self, "_logs"):
+            self._logs.close()
 
 
 class RayEngines:
@@ -173,14 +181,17 @@ def build(settings: Mapping[str, Any] | None = None) -> serve.Application:
     """
     read = read_service_settings(settings or {})
     server, chosen = read.serve.server, read.ray
-    together = 2 * server.max_open + server.max_sockets + _SPARE
+    most = 2 * server.max_open + server.max_sockets + _SPARE
     engines = serve.deployment(EngineReplica).options(
         name="engine",
-        max_ongoing_requests=together,
+        max_ongoing_requests=most,
         ray_actor_options={"num_cpus": chosen.cpus, "num_gpus": _cards(read)},
         request_router_config=RequestRouterConfig(
             request_router_class=AffinityRouter,
-            request_router_kwargs={"load_factor": chosen.load_factor, "least_load": chosen.least_load},
+            request_router_kwargs={
+                "load_factor": chosen.load_factor,
+                "least_load": chosen.least_load or _together(read),
+            },
         ),
         **_number(read),
         **_ends(server),
@@ -188,7 +199,7 @@ def build(settings: Mapping[str, Any] | None = None) -> serve.Application:
     ingress = serve.deployment(serve.ingress()(IngressReplica)).options(
         name="ingress",
         num_replicas=chosen.ingresses,
-        max_ongoing_requests=together * chosen.most,
+        max_ongoing_requests=most * chosen.most,
         ray_actor_options={"num_cpus": 0},
         **_ends(server),
     )
@@ -199,13 +210,17 @@ def _number(read: ServiceSettings) -> dict[str, Any]:
     chosen: RaySettings = read.ray
     if chosen.most == chosen.replicas:
         return {"num_replicas": chosen.replicas}
-    batch = read.serve.engine.max_batch or (64 if _cards(read) else 8)
     scaling = AutoscalingConfig(
         min_replicas=chosen.replicas,
         max_replicas=chosen.most,
-        target_ongoing_requests=chosen.target_open or max(1.0, batch / 2),
+        target_ongoing_requests=chosen.target_open or max(1.0, _together(read) / 2),
     )
     return {"autoscaling_config": scaling}
+
+
+def _together(read: ServiceSettings) -> int:
+    """Return how many requests a replica decodes together."""
+    return read.serve.engine.max_batch or (CUDA_BATCH if _cards(read) else CPU_BATCH)
 
 
 def _ends(server: ServerConfig) -> dict[str, float]:

@@ -26,7 +26,8 @@ class RaySettings:
         cpus: Cores that a replica reserves; on the CPU, also those that it computes with.
         ingresses: Processes that take requests in and choose the replica.
         load_factor: A replica passes requests on while it has more open than so many times the mean.
-        least_load: Open requests up to which a replica passes none on, whatever the mean.
+        least_load: Open requests up to which a replica passes none on, whatever the mean; None for as many as it
+            decodes together: until then nobody waits in a queue.
 
     Raises:
         SettingsError: A value is out of its range, or `max_replicas` is below `replicas`.
@@ -39,7 +40,7 @@ class RaySettings:
     cpus: float = setting(1.0, least=0)
     ingresses: int = setting(1, least=1)
     load_factor: float = setting(1.5, least=1)
-    least_load: int = setting(4, least=1)
+    least_load: int | None = setting(None, least=1)
 
     def __post_init__(self) -> None:
         check_settings(self, "Ray setting")
