@@ -145,7 +145,7 @@ async def killed(service: Cluster, images: Sequence[bytes]) -> tuple[Counter[int
 
 
 def serviced(page: Page, seconds: float) -> None:
-    settings: dict[str, Any] = {**SMALL, "replicas": REPLICAS}
+    settings: dict[str, Any] = {**SMALL, "replicas": REPLICAS, "deadline_s": 300, "drain_s": 120}
     images = jpegs(SIZE, 2400)
     with cluster(**settings) as service:
         rows = []

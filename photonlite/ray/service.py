@@ -194,14 +194,15 @@ def build(settings: Mapping[str, Any] | None = None) -> serve.Application:
             },
         ),
         **_number(read),
-        **_ends(server),
+        **_ends(server.drain_s),
     )
     ingress = serve.deployment(serve.ingress()(IngressReplica)).options(
         name="ingress",
         num_replicas=chosen.ingresses,
         max_ongoing_requests=most * chosen.most,
         ray_actor_options={"num_cpus": 0},
-        **_ends(server),
+        max_surge_percent=100,  # a new one starts before an old one stops
+        **_ends(server.deadline_s + server.drain_s),  # replicas may take as long as that, and need it to answer
     )
     return ingress.bind(engines.bind(read), server, chosen.most)
 
@@ -223,10 +224,10 @@ def _together(read: ServiceSettings) -> int:
     return read.serve.engine.max_batch or (CUDA_BATCH if _cards(read) else CPU_BATCH)
 
 
-def _ends(server: ServerConfig) -> dict[str, float]:
+def _ends(drain_s: float) -> dict[str, float]:
     """How a replica ends: it finishes what is open first, and is given up if it shows no sign of life."""
     return {
-        "graceful_shutdown_timeout_s": server.drain_s,
+        "graceful_shutdown_timeout_s": drain_s,
         "graceful_shutdown_wait_loop_s": 1.0,
         "health_check_period_s": _HEALTH_PERIOD_S,
         "health_check_timeout_s": STALLED_S,

@@ -29,6 +29,8 @@ DESK = (ROOT / "assets" / "desk.png").read_bytes()
 IMAGES = jpegs((320, 240), 24)
 REPLICAS = 2
 CLIENTS = 6
+# On a busy machine answers must not come too late.
+SETTINGS: dict[str, Any] = {**SMALL, "replicas": REPLICAS, "deadline_s": 300, "drain_s": 120}
 GUARD = 120.0
 
 
@@ -59,7 +61,7 @@ def ask(port: int, path: str, body: bytes | None = None, kind: str = "image/jpeg
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Cluster]:
-    with cluster(**SMALL, replicas=REPLICAS) as running:
+    with cluster(**SETTINGS) as running:
         yield running
 
 
@@ -215,7 +217,7 @@ def test_a_killed_replica_loses_what_it_had_open_at_most(service: Cluster, path:
 def test_a_rolling_update_refuses_nobody(service: Cluster) -> None:
     before = {one.pid for one in service.replicas}
     with Load(service.port, "/v1/detect?object=banana") as load_:
-        service.update(**SMALL, replicas=REPLICAS, max_objects=100)
+        service.update(**SETTINGS, max_objects=100)
 
     assert Counter(reply.status for reply in load_.replies).keys() == {200}
     assert not before & {one.pid for one in service.replicas}
