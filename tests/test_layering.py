@@ -19,7 +19,7 @@ LAYERS = (
     {"runner"},
     {"tuning", "engine"},
     {"api", "realtime", "video", "ros", "verification", FACE},
-    {"server", "cli"},
+    {"server", "cli", "ray"},
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}
 # Mechanisms are usable alone; what is asked, what answers and what schedules meet in the engine only.

@@ -9,13 +9,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 SCRIPT = """
-import importlib, pkgutil, sys
+import importlib, importlib.util, pkgutil, sys
 
 sys.modules["triton"] = None  # as if it were not installed
+without = () if importlib.util.find_spec("ray") else ("photonlite.ray.router", "photonlite.ray.service")
 import photonlite
 
 for module in pkgutil.walk_packages(photonlite.__path__, "photonlite."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and module.name not in without:
         importlib.import_module(module.name)
 
 from photonlite.kernels import triton_utils

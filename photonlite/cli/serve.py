@@ -41,19 +41,8 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
     choice, config = settings.choice, settings.server
     run = import_extra("photonlite.server.run", _MISSING)
     _say(f"loading {choice.model or 'the shipped checkpoint'} ...")
-    model = photonlite.load(
-        choice.model,
-        # A card that is gone since the first start is an error: "auto" would take the CPU.
-        device=choice.device if link is None else link.device or choice.device,
-        dtype=choice.dtype,
-        revision=choice.revision,
-        max_pixels=settings.images.max_pixels,
-        max_bytes=settings.images.max_bytes,
-        thumbnails=False,
-        sampling=choice.sampling,
-        engine=settings.engine,
-        check=choice.check,
-    )
+    # A card that is gone since the first start is an error: "auto" would take the CPU.
+    model = load_served(settings, device=None if link is None else link.device)
 
     def reload() -> ServerConfig:
         return dataclasses.replace(config, **read_access(Path(choice.api_key_file or "")))
@@ -76,6 +65,23 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
             guard=run.end_process_in,
             watchdog=Watchdog(model, hang_s) if link is None else Watchdog(model, hang_s, link.beat),
         )
+    )
+
+
+def load_served(settings: ServeSettings, *, device: str | None = None) -> "photonlite.VisionModel":
+    """Load the model that settings describe, on their device or on another one."""
+    choice = settings.choice
+    return photonlite.load(
+        choice.model,
+        device=device or choice.device,
+        dtype=choice.dtype,
+        revision=choice.revision,
+        max_pixels=settings.images.max_pixels,
+        max_bytes=settings.images.max_bytes,
+        thumbnails=False,
+        sampling=choice.sampling,
+        engine=settings.engine,
+        check=choice.check,
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -26,6 +26,8 @@ from photonlite.settings import (
 )
 
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
+TABLES: Final[Mapping[type, str]] = {EngineConfig: "engine", ImageLimits: "images"}
+"""Tables of the file; all other settings stand at its top."""
 # Variables that are no settings: the file's name, and a client's key as in the playground's examples.
 _OTHER_VARIABLES: Final = (CONFIG_VARIABLE, f"{PREFIX}API_KEY")
 # Kubernetes sets these in every container for a service named "photonlite".
@@ -83,24 +85,40 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> ServeSettings:
-    environ = _own(environ)
-    file = options.config or environ.get(CONFIG_VARIABLE)
-    content = {} if file is None else _read_file(Path(file))
+    classes: tuple[type, ...] = (Choice, ServerConfig, ImageLimits)
+    flags = {cls: _flags(cls, options) for cls in classes}
+    flags[EngineConfig] = from_assignments(EngineConfig, options.engine, "--engine")
+    return serve_settings(gather(flags, options.config, environ))
 
-    def given(cls: type, table: str | None = None) -> dict[str, Given]:
+
+def gather(
+    given: Mapping[type, dict[str, Given]], file: str | None, environ: Mapping[str, str], *more: type
+) -> dict[type, dict[str, Given]]:
+    """Add what environment variables set, and below them a file, to what was given; `more` are further dataclasses."""
+    known: tuple[type, ...] = (Choice, ServerConfig, EngineConfig, ImageLimits, *more)
+    environ = _own(environ, known)
+    file = file or environ.get(CONFIG_VARIABLE)
+    content = {} if file is None else _read_file(Path(file), known)
+
+    def found(cls: type) -> dict[str, Given]:
+        table = TABLES.get(cls)
         place = f"the file {file!r}" if table is None else f"[{table}] of the file {file!r}"
         own = {name: content[name] for name in content if name in settings_of(cls)}
         values = own if table is None else content.get(table, {})
-        return from_table(cls, values, place) | from_environment(cls, environ)
+        return from_table(cls, values, place) | from_environment(cls, environ) | given.get(cls, {})
 
-    choice = build(Choice, given(Choice) | _flags(Choice, options))
+    return {cls: found(cls) for cls in known}
+
+
+def serve_settings(found: Mapping[type, dict[str, Given]]) -> ServeSettings:
+    """Build the settings, with the keys of the file that they name; raises `SettingsError` and `InputError`."""
+    choice = build(Choice, found[Choice])
     access = {} if choice.api_key_file is None else read_access(Path(choice.api_key_file))
-    engine = from_assignments(EngineConfig, options.engine, "--engine")
     return ServeSettings(
         choice,
-        build(ServerConfig, given(ServerConfig) | _flags(ServerConfig, options), **access),
-        build(EngineConfig, given(EngineConfig, "engine") | engine),
-        build(ImageLimits, given(ImageLimits, "images") | _flags(ImageLimits, options)),
+        build(ServerConfig, found[ServerConfig], **access),
+        build(EngineConfig, found[EngineConfig]),
+        build(ImageLimits, found[ImageLimits]),
     )
 
 
@@ -117,23 +135,28 @@ def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
     return found
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, known: Sequence[type]) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as cause:
         raise InputError(f"the file {str(path)!r} cannot be read ({cause.strerror}): give a TOML file") from cause
     except ValueError as cause:
         raise InputError(f"the file {str(path)!r} is not TOML: {cause}") from cause
-    names = [*settings_of(Choice), *settings_of(ServerConfig), "engine", "images"]
-    for name, value in content.items():
-        if name not in names or (name in ("engine", "images") and not isinstance(value, dict)):
-            raise unknown_name(f"{name!r} in the file {str(path)!r}", name, names)
+    check_names(content, f"in the file {str(path)!r}", known)
     return content
 
 
-def _own(environ: Mapping[str, str]) -> dict[str, str]:
+def check_names(content: Mapping[str, Any], where: str, known: Sequence[type]) -> None:
+    """Refuse a name at the top of a file that is no setting of the dataclasses, and a table that is none."""
+    tables = [TABLES[cls] for cls in known if cls in TABLES]
+    names = [name for cls in known if cls not in TABLES for name in settings_of(cls)] + tables
+    for name, value in content.items():
+        if name not in names or (name in tables and not isinstance(value, Mapping)):
+            raise unknown_name(f"{name!r} {where}", name, names)
+
+
+def _own(environ: Mapping[str, str], classes: Sequence[type]) -> dict[str, str]:
     """Return photonlite's variables; an unknown one is an error, since a typing error would otherwise be ignored."""
-    classes = (Choice, ServerConfig, EngineConfig, ImageLimits)
     known = {setting.variable for cls in classes for setting in settings_of(cls).values()} | set(_OTHER_VARIABLES)
     found = {}
     for name, value in environ.items():

@@ -41,7 +41,7 @@ from photonlite.scheduler.scheduler import Scheduler
 
 _logger = logging.getLogger("photonlite")
 
-_CUDA_BATCH, _CPU_BATCH = 64, 8
+CUDA_BATCH, CPU_BATCH = 64, 8
 
 
 class Parts(NamedTuple):
@@ -61,7 +61,7 @@ def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineC
 
 
 def _build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
-    max_batch = config.max_batch or (_CUDA_BATCH if where.type == "cuda" else _CPU_BATCH)
+    max_batch = config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
     encoder, capturer, graphs = _crop_encoder(model, where, dtype, config)

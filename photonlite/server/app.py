@@ -34,13 +34,6 @@ def create_app(
     """
     ingress = Ingress(config, model, images=images)
     http = HttpMetrics()
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=list(config.cors_origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth", ID_HEADER, "traceparent", "tracestate"],
-        expose_headers=["Retry-After", ID_HEADER],
-    )
     app = Starlette(
         routes=[
             *moondream.routes(ingress),
@@ -52,7 +45,7 @@ def create_app(
         ],
         middleware=[
             Middleware(AccessLog, config=config, http=http, spans=find_spans()),
-            *([cors] if config.cors_origins else []),
+            *cors(config),
             Middleware(ErrorResponses, config=config),
         ],
         exception_handlers={HTTPException: _refuse},
@@ -60,6 +53,21 @@ def create_app(
     app.state.ingress = ingress
     app.state.http = http
     return app
+
+
+def cors(config: ServerConfig) -> list[Middleware]:
+    """Return the middleware that lets pages of the configured origins read answers; none without such origins."""
+    if not config.cors_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-Moondream-Auth", ID_HEADER, "traceparent", "tracestate"],
+            expose_headers=["Retry-After", ID_HEADER],
+        )
+    ]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -1,0 +1,1 @@
+"""Many replicas on Ray Serve: `python -m bench.replicas`."""
