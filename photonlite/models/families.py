@@ -114,7 +114,8 @@ def family_of(raw: Mapping[str, Any]) -> Family:
 def oracle_of(family: Family, weights: Sequence[Path], model: Model) -> Oracle | None:
     """Load another implementation of the files that a model was loaded from; None where the family has none.
 
-    Raises a CheckpointError for files that the other implementation cannot load.
+    Raises a CheckpointError for files that the other implementation cannot load, and a CapacityError where the device
+    has no room for both.
     """
     name = f"{family.__name__.rpartition('.')[0]}.oracle"  # type: ignore[attr-defined]
     if importlib.util.find_spec(name) is None:

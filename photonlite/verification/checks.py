@@ -30,9 +30,7 @@ from photonlite.verification.answers import Answer, ask, compare, in_words
 SIZES: Final = ((640, 480), (333, 500), (97, 31))
 """Width and height of the built-in pictures."""
 
-ITSELF: Final = "itself"
-"""How `Row.against` begins where an engine is compared with the same implementation, run another way."""
-
+_ITSELF: Final = "itself"
 _EXACT, _CLOSE, _ROUNDED = 1e-6, 1e-4, 4e-2  # relative: of pixels, of float32, and of half precision
 
 
@@ -45,6 +43,11 @@ class Row:
     difference: str
     limit: str
     passed: bool
+
+    @property
+    def against_itself(self) -> bool:
+        """Whether the same implementation was run another way: that finds faults of the engine, none of the model."""
+        return self.against.startswith(_ITSELF)
 
 
 def verify(
@@ -70,6 +73,7 @@ def verify(
 
     Raises:
         CheckpointError: The other implementation cannot load the files of this checkpoint.
+        CapacityError: The device has no room for both.
     """
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
@@ -130,7 +134,7 @@ class _Engines:
         differing = [name for name, verdict in verdicts.items() if verdict == "differs"]
         ties = sum(verdict == "tie" for verdict in verdicts.values())
         shown = _listed(differing, ties)
-        return Row(f"{len(first)} {check}", f"{ITSELF}, {way}", shown, "ties only", not differing)
+        return Row(f"{len(first)} {check}", f"{_ITSELF}, {way}", shown, "ties only", not differing)
 
 
 def _listed(differing: Sequence[str], ties: int) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 import photonlite
-from photonlite.cache.manager import CacheManager
+from photonlite.cache import manager
+from photonlite.cache.pages import page_key
 from photonlite.engine import engine, layout
 from photonlite.errors import ModelNotFoundError
 from photonlite.grammar.decoding.grammars import TextGrammar, Vocabulary
 from photonlite.models.base import UnfusedModel
 from photonlite.models.qwen import text, vision
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.sequence import Sequence
 from photonlite.verification import Row, answers, checks
 from photonlite.verification.answers import Answer
 from photonlite.verification.checks import _gaps, _relative, _with_oracle, built_in_pictures
-from tests.models.qwen.tiny import reference_model, save
+from tests.models.qwen.tiny import reference_model, save, tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two small pictures and answers of a few pages, on one thread."""
     monkeypatch.setattr(checks, "SIZES", ((96, 64), (40, 70)))
     monkeypatch.setattr(answers, "STEPS", 10)
-    for name, value in (("MAX_CONTEXT", 400), ("PAGE_SIZE", 4), ("CPU_THREADS", 1)):
+    for name, value in (("MAX_CONTEXT", 800), ("PAGE_SIZE", 4), ("CPU_THREADS", 1)):
         monkeypatch.setenv(f"PHOTONLITE_{name}", str(value))
     yield
     text.axes_on.cache_clear()
@@ -82,7 +82,7 @@ def test_a_family_without_another_implementation_is_compared_with_itself() -> No
 
 
 def turned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "rotary_axes", lambda config: [0, 1, 2] * 2 + [0] * (sum(config.sections) - 6))
+    monkeypatch.setattr(text, "rotary_axes", lambda config: [0] * sum(config.sections))
     text.axes_on.cache_clear()
 
 
@@ -106,14 +106,21 @@ def swapped_axes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def other_kept_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = CacheManager._keep_answer
+    """The cache does not look at digits, and the second turn stands behind a number other than the answer."""
+    digits, answers_of = set(tokenizer().encode("0123456789").ids), answers._answers
 
-    def keep_others(self: CacheManager, sequence: Sequence, *given: Any) -> None:
-        own, sequence.pages = sequence.pages, sequence.pages[::-1]
-        keep(self, sequence, *given)
-        sequence.pages = own
+    def blind_key(parent: bytes, tokens: Iterable[Token], *images: Any) -> bytes:
+        return page_key(parent, [Token(0) if token.id in digits else token for token in tokens], *images)
 
-    monkeypatch.setattr(CacheManager, "_keep_answer", keep_others)
+    def with_another_number(*given: Any, **options: Any) -> dict[str, Answer]:
+        found = answers_of(*given, **options)
+        if first := found.get("first turn"):
+            other = first.result["answer"].translate(str.maketrans("0123456789", "5678901234"))
+            found["first turn"] = dataclasses.replace(first, result={"answer": other})
+        return found
+
+    monkeypatch.setattr(manager, "page_key", blind_key)
+    monkeypatch.setattr(answers, "_answers", with_another_number)
 
 
 LAY_OUT = layout.lay_out
@@ -127,7 +134,7 @@ LAY_OUT = layout.lay_out
         (turned, {"logits", "greedy tokens"}, "query"),
         (unturned, {"features", "logits", "greedy tokens"}, "query"),
         (reversed_images, {"greedy tokens"}, "in several"),
-        (swapped_axes, {"greedy tokens"}, "query"),
+        (swapped_axes, {"greedy tokens"}, "in second turn"),
         (other_kept_pages, {"greedy tokens"}, "in second turn"),
     ],
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from photonlite.errors import CheckpointError
+from photonlite.errors import CapacityError, CheckpointError
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.qwen.images import cut_patches
 from photonlite.models.qwen.model import QwenModel
@@ -45,7 +45,13 @@ class QwenOracle:
                 raise CheckpointError(
                     f"transformers finds no {missing[0]} in {weights[0]}, nor {len(missing) - 1} others"
                 )
-            self._theirs: Any = loaded[0].to(self._device).eval()
+            try:
+                self._theirs: Any = loaded[0].to(self._device).eval()
+            except torch.OutOfMemoryError as cause:
+                raise CapacityError(
+                    f"{self._device} has no room for a second copy of the weights, which {self.name} loads: "
+                    "compare with device='cpu', or free memory of the card"
+                ) from cause
 
     @torch.inference_mode()
     def preprocessing(self, image: Image.Image) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3VLForConditionalGeneration
 
-from photonlite.errors import CheckpointError
+from photonlite.errors import CapacityError, CheckpointError
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.qwen.oracle import QwenOracle, _link_files
@@ -63,11 +64,24 @@ def test_a_file_that_is_none_is_refused(folder: Path, model: QwenModel, tmp_path
         QwenOracle((tmp_path / "other.safetensors",), model)
 
 
+def test_a_device_without_room_for_a_second_copy_is_named(
+    folder: Path, model: QwenModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def to(self: object, device: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Qwen3VLForConditionalGeneration, "to", to)
+
+    with pytest.raises(CapacityError, match=r"no room .* device='cpu'"):
+        QwenOracle((folder / "model.safetensors",), model)
+
+
 def test_shards_are_linked_with_their_index(tmp_path: Path) -> None:
     home, linked, single = (tmp_path / name for name in ("home", "linked", "single"))
     for path in (home, linked, single):
         path.mkdir()
-    for name in ("config.json", "chat_template.jinja", "model.safetensors.index.json", "a.safetensors", "b.safetensors"):
+    small = ("config.json", "chat_template.jinja", "model.safetensors.index.json")
+    for name in (*small, "a.safetensors", "b.safetensors"):
         (home / name).write_text(name)
 
     _link_files((home / "a.safetensors", home / "b.safetensors"), linked)
