@@ -8,7 +8,7 @@ import torch
 
 from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
-from photonlite.models.loading import resolve
+from photonlite.models.loading import ModelFiles, resolve
 from photonlite.request import RequestSettings
 
 
@@ -31,7 +31,13 @@ def load_checkpoint(
     max_context: int | None = None,
 ) -> LoadedModel:
     """Load a model in evaluation mode; for names and errors see `loading.resolve`, for the rest `families.Family`."""
-    files = resolve(name, revision=revision)
+    return load_files(resolve(name, revision=revision), device=device, dtype=dtype, max_context=max_context)
+
+
+def load_files(
+    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, max_context: int | None = None
+) -> LoadedModel:
+    """Load a model from files that were found before; see `load_checkpoint`."""
     options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context}
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
     return LoadedModel(files.name, model, prompts, files.sampling)

@@ -60,9 +60,12 @@ class Oracle(Protocol):
     def preprocessing(self, image: Image.Image) -> tuple[torch.Tensor, torch.Tensor]: ...
     def features(self, images: Sequence[Image.Image]) -> tuple[torch.Tensor, torch.Tensor]: ...
     def logits(
-        self, prompt: Sequence[Token], images: Sequence[Image.Image], steps: int
-    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Return logits ``[steps, vocab]`` of a greedy answer of the other implementation, and its ids."""
+        self, prompt: Sequence[Token], images: Sequence[Image.Image], answer: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits from which each id of an answer was chosen, ``[steps, vocab]``.
+
+        There is at least one step, and fewer than ids where one of these stands for an image.
+        """
 
 
 @dataclass(frozen=True)
@@ -113,10 +116,14 @@ def family_of(raw: Mapping[str, Any]) -> Family:
     return cast(Family, importlib.import_module(f"photonlite.models.{names[0]}.checkpoint"))
 
 
-def oracle_of(family: Family, folder: Path, model: Model) -> Oracle | None:
-    """Load another implementation of a checkpoint, to compare a loaded model with; None where the family has none."""
+def oracle_of(family: Family, weights: Sequence[Path], model: Model) -> Oracle | None:
+    """Load another implementation of the files that a model was loaded from; None where the family has none.
+
+    Raises a CheckpointError for files that the other implementation cannot load, and a CapacityError where the device
+    has no room for both.
+    """
     name = f"{family.__name__.rpartition('.')[0]}.oracle"  # type: ignore[attr-defined]
     if importlib.util.find_spec(name) is None:
         return None
-    oracle: Oracle = importlib.import_module(name).load(folder, model)
+    oracle: Oracle = importlib.import_module(name).load(weights, model)
     return oracle

@@ -48,6 +48,20 @@ def test_json_lines_hold_every_field(asked: list[Any], capsys: pytest.CaptureFix
     assert (first["check"], first["passed"], second["passed"]) == ("features", True, False)
 
 
+def test_a_family_without_another_implementation_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    itself = Row("22 answers, pipelined", "itself, one step at a time", "none", "ties only", passed=True)
+    found = [itself]
+    monkeypatch.setattr(photonlite, "verify", lambda model, **where: iter(found), raising=False)
+
+    assert main(["verify"]) == 0
+    assert "compared with itself only" in capsys.readouterr().err
+    found.append(GOOD)
+    assert main(["verify"]) == 0
+    assert "itself" not in capsys.readouterr().err
+
+
 def test_a_model_that_is_not_there_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--model", "nowhere/at/all"]) == 2
     assert "unknown model" in capsys.readouterr().err

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from PIL import Image
 from torch import Tensor
-from transformers import PaliGemmaForConditionalGeneration
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from photonlite.kernels.reference.attention import ScoreRule
@@ -16,53 +14,57 @@ from photonlite.models.layers import attend
 from photonlite.models.paligemma.images import MEAN, STD, cut_patches
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.vision import normalize
+from photonlite.models.transformers_copy import NAME, load_copy
 from photonlite.request import IMAGE, Token
 
 
 class PaliGemmaOracle:
     """transformers' model and image processor; see `models.families.Oracle`."""
 
-    name = f"transformers {transformers.__version__}"
+    name = NAME
 
-    def __init__(self, folder: Path, model: PaliGemmaModel) -> None:
+    def __init__(self, weights: Sequence[Path], model: PaliGemmaModel) -> None:
         self._own, self._spec = model, model.crop_spec
         words = model.text.words
         self._device = words.device
         size = {"height": self._spec.side, "width": self._spec.side}
         # The processor over Pillow: the one over torchvision resizes otherwise.
-        self._processor: Any = SiglipImageProcessorPil(size=size, image_mean=[MEAN] * 3, image_std=[STD] * 3)
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # `verify` has one
-        loaded: Any = PaliGemmaForConditionalGeneration.from_pretrained(folder, dtype=words.dtype)
-        self._theirs = loaded.to(self._device).eval()
+        processor = SiglipImageProcessorPil(size=size, image_mean=[MEAN] * 3, image_std=[STD] * 3)
+        self._processor: Any
+        self._theirs, self._processor = load_copy(weights, words.dtype, self._device, lambda folder: processor)
 
+    @torch.inference_mode()
     def preprocessing(self, image: Image.Image) -> tuple[Tensor, Tensor]:
         theirs = self._their_pixels([image])[0]  # [3, S, S]
         grid, patch = self._spec.grid, self._spec.patch
         split = theirs.view(3, grid, patch, grid, patch).permute(1, 3, 0, 2, 4)
         return normalize(self._own_patches([image])), split.reshape(grid**2, -1)
 
+    @torch.inference_mode()
     def features(self, images: Sequence[Image.Image]) -> tuple[Tensor, Tensor]:
         patches = self._own_patches(images).to(self._device)
         own = self._own.vision.encode(patches, [(self._spec.grid,) * 2] * len(images))
         pixels = self._their_pixels(images).to(self._device, own.dtype)
         return own[0], self._theirs.model.get_image_features(pixels).pooler_output.flatten(0, 1)
 
+    @torch.inference_mode()
     def logits(
-        self, prompt: Sequence[Token], images: Sequence[Image.Image], steps: int
-    ) -> tuple[Tensor, Tensor, list[int]]:
+        self, prompt: Sequence[Token], images: Sequence[Image.Image], answer: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         spread = [[self._own.config.image_id] * self._spec.positions if one == IMAGE else [one.id] for one in prompt]
         ids = [index for part in spread for index in part]
         inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=self._device)}
         inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
         inputs["pixel_values"] = self._their_pixels(images).to(self._device, self._own.text.words.dtype)
-        with torch.inference_mode():
-            found = self._theirs.generate(
-                **inputs, max_new_tokens=steps, do_sample=False, output_logits=True, return_dict_in_generate=True
-            )
-            chosen = found.sequences[0, len(ids) :].tolist()
-            return self._own_logits(ids, chosen, images), torch.cat(found.logits), chosen
+        # Only generation tells prompt and answer apart; it is led along the answer, and its logits are untouched.
+        found = self._theirs.generate(
+            **inputs, max_new_tokens=len(answer), do_sample=False, output_logits=True, return_dict_in_generate=True,
+            prefix_allowed_tokens_fn=lambda _, before: [answer[len(before) - len(ids)]],
+        )  # fmt: skip
+        theirs = torch.cat(found.logits)
+        return self._own_logits(ids, answer[: len(theirs)], images), theirs
 
-    def _own_logits(self, ids: list[int], chosen: list[int], images: Sequence[Image.Image]) -> Tensor:
+    def _own_logits(self, ids: list[int], chosen: Sequence[int], images: Sequence[Image.Image]) -> Tensor:
         """Return the logits for each chosen token, ``[steps, vocab]``, from one pass over prompt and tokens."""
         model = self._own
         whole = torch.tensor([*ids, *chosen[:-1]], device=self._device)
@@ -94,5 +96,5 @@ class _PrefixAttention:
         return attend(q, k, v, mask, rule)
 
 
-def load(folder: Path, model: PaliGemmaModel) -> PaliGemmaOracle:
-    return PaliGemmaOracle(folder, model)
+def load(weights: Sequence[Path], model: PaliGemmaModel) -> PaliGemmaOracle:
+    return PaliGemmaOracle(weights, model)

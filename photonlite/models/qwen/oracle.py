@@ -1,41 +1,41 @@
 """The same checkpoint in transformers' own implementation, step by step beside this one."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from PIL import Image
 from torch import Tensor
-from transformers import AutoModelForImageTextToText
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.qwen.images import cut_patches
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.qwen.vision import normalize_patches
+from photonlite.models.transformers_copy import NAME, load_copy
 from photonlite.request import IMAGE, Token
 
 
 class QwenOracle:
-    """transformers' model and image processor of a folder; see `models.families.Oracle`."""
+    """transformers' model and image processor of the files that a model was loaded from; see `families.Oracle`."""
 
-    name = f"transformers {transformers.__version__}"
+    name = NAME
 
-    def __init__(self, folder: Path, model: QwenModel) -> None:
+    def __init__(self, weights: Sequence[Path], model: QwenModel) -> None:
         self._own = model
         words = model.text.words
         self._device = words.device
         # The processor over Pillow: the one over torchvision resizes otherwise.
-        self._processor: Any = Qwen2VLImageProcessorPil.from_pretrained(folder)
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # `verify` has one
-        loaded: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=words.dtype)
-        self._theirs = loaded.to(self._device).eval()
+        read = Qwen2VLImageProcessorPil.from_pretrained
+        self._theirs, self._processor = load_copy(weights, words.dtype, self._device, read)
 
+    @torch.inference_mode()
     def preprocessing(self, image: Image.Image) -> tuple[Tensor, Tensor]:
         return self._own_pixels([image])[0], self._their_pixels([image])["pixel_values"]
 
+    @torch.inference_mode()
     def features(self, images: Sequence[Image.Image]) -> tuple[Tensor, Tensor]:
         patches = [cut_patches(image, self._own.crop_spec) for image in images]
         pixels = torch.cat([torch.from_numpy(one.patches) for one in patches]).to(self._device)
@@ -46,28 +46,26 @@ class QwenOracle:
         theirs = torch.stack([found.pooler_output, *(getattr(found, "deepstack_features", None) or ())])
         return own, theirs
 
+    @torch.inference_mode()
     def logits(
-        self, prompt: Sequence[Token], images: Sequence[Image.Image], steps: int
-    ) -> tuple[Tensor, Tensor, list[int]]:
-        ids = self._spread(prompt, images)
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([ids], device=self._device)}
-        inputs["mm_token_type_ids"] = (inputs["input_ids"] == self._own.config.image_id).int()
+        self, prompt: Sequence[Token], images: Sequence[Image.Image], answer: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        image_id, ids = self._own.config.image_id, self._spread(prompt, images)
+        # Behind an id that stands for an image both would look for that image.
+        before = list(takewhile(lambda token: token != image_id, answer[:-1]))
+        whole = torch.tensor([[*ids, *before]], device=self._device)
+        inputs: dict[str, Any] = {"input_ids": whole, "mm_token_type_ids": (whole == image_id).int()}
         if images:
             given = self._their_pixels(images)
             inputs["pixel_values"] = given["pixel_values"].to(self._device, self._own.text.words.dtype)
             inputs["image_grid_thw"] = given["image_grid_thw"].to(self._device)
-        with torch.inference_mode():
-            found = self._theirs.generate(
-                **inputs, max_new_tokens=steps, do_sample=False, repetition_penalty=1.0,
-                output_logits=True, return_dict_in_generate=True,
-            )  # fmt: skip
-            chosen = found.sequences[0, len(ids) :].tolist()
-            return self._own_logits(ids, chosen, images), torch.cat(found.logits), chosen
+        found = self._theirs(**inputs, use_cache=False, logits_to_keep=len(before) + 1)
+        return self._own_logits(ids, before, images), found.logits[0]
 
-    def _own_logits(self, ids: list[int], chosen: list[int], images: Sequence[Image.Image]) -> Tensor:
-        """Return the logits for each chosen token, ``[steps, vocab]``, from one pass over prompt and tokens."""
+    def _own_logits(self, ids: list[int], before: list[int], images: Sequence[Image.Image]) -> Tensor:
+        """Return the logits behind the prompt and behind each token of an answer, ``[steps, vocab]``, from one pass."""
         model, image_id = self._own, self._own.config.image_id
-        whole = torch.tensor([*ids, *chosen[:-1]], device=self._device)
+        whole = torch.tensor([*ids, *before], device=self._device)
         x, deepstack = model.embed(whole)[None].clone(), None
         grids = [model.crop_spec.positions_of(image.size) for image in images]
         if images:
@@ -113,5 +111,5 @@ class QwenOracle:
         return self._processor(images=list(images), return_tensors="pt")
 
 
-def load(folder: Path, model: QwenModel) -> QwenOracle:
-    return QwenOracle(folder, model)
+def load(weights: Sequence[Path], model: QwenModel) -> QwenOracle:
+    return QwenOracle(weights, model)
