@@ -16,7 +16,7 @@ from photonlite.hints import did_you_mean
 
 Errors = Literal["raise", "return"]
 _END: Any = object()
-_SKILLS = ("caption", "query", "detect", "point", "segment")
+_SKILLS = ("caption", "query", "chat", "detect", "point", "segment")
 
 
 def run_batch(

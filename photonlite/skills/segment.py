@@ -30,7 +30,7 @@ def build(
     """Make the request for the outline of a subject of at most 1,000 characters."""
     subject = clean_object(subject)
     prompt = prompts.segment(subject, refs=clean_refs(refs))
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True, sizes=sizes))
+    budget = min(settings.max_tokens, room_after(prompt, prompts, images=1, sizes=sizes))
     grammar = SegmentGrammar(prompts.vocabulary, prompts.path_ids, budget)
     return Request("segment", prompt, grammar, budget, settings, subject)
 
