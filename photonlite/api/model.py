@@ -282,8 +282,8 @@ class VisionModel:
         """Answer a question.
 
         Args:
-            image: None asks without one; a list asks about several, in this order, of a model that reads several.
-                Places in a typed answer are then in the first.
+            image: None asks without one; a list asks about several, in this order, of a model that reads several. Boxes
+                and points of a typed answer are then in the last one, and `picture_size` is its size.
             question: At most 4,000 characters.
             stream: Whether to return an iterator of pieces of the answer as they come; dropping it cancels the rest.
             reasoning: Whether the model writes down its reasoning first.
@@ -488,19 +488,21 @@ class VisionModel:
         stream: bool,
     ) -> Answer[Any, Any]:
         prompts, retries = self._prompts, check_retries(retries, form, stream=stream)
+        fits = partial(asked.sized, prompts)
         if form is None:
             request = query.build(prompts, asked)
             finish, pieces = partial(query.finish, request, prompts), partial(query.stream, request, prompts)
             sized = partial(query.build_sized, prompts, asked)
-            return self._ask(method, image, request, finish, options, sized=sized, stream=pieces if stream else None)
+            more: dict[str, Any] = {"sized": sized, "fits": fits, "stream": pieces if stream else None}
+            return self._ask(method, image, request, finish, options, **more)
         typed: ChoiceQuestion | TypedQuestion
         if isinstance(form, ChoicesForm):
             typed = ChoiceQuestion(prompts, asked, form)
-            more: dict[str, Any] = {"further": typed.further}
+            more = {"further": typed.further}
         else:
             typed = TypedQuestion(prompts, asked, form, retries)
             more = {"further": typed.further if retries else None, "retried": True}
-        more |= {"typed": typed, "stream": typed.stream if stream else None}
+        more |= {"typed": typed, "fits": fits, "stream": typed.stream if stream else None}
         return self._ask(method, image, typed.draft, typed.finish, options, **more)
 
     def _search(self, method: str, image: ImageInput, search: Search[S], options: Options) -> S:

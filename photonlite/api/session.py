@@ -20,7 +20,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from photonlite.api.tasks import EncodedImage, ImageInput, Task
+from photonlite.api.reading import read_images
+from photonlite.api.tasks import Task
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.cpu import in_passing
 from photonlite.engine.engine import Engine
@@ -42,9 +43,6 @@ from photonlite.skills.tiles import Region
 P = ParamSpec("P")
 R = TypeVar("R")
 Steps = Iterator["Future[Any]"]
-
-FETCHED_BYTES = 16 * 2**20
-"""Reserved for an image file while it is fetched; a larger one takes more as it grows."""
 
 
 class Session:
@@ -125,11 +123,11 @@ class Session:
     def _steps(self, handle: RequestHandle, task: Task[Any], compiling: "Future[Automaton] | None") -> Steps:
         """Take a request from the call to the engine; yields the futures that it waits for."""
         if task.images:
-            yield from self._read_images(handle, task.images)
+            yield from read_images(handle, task, self._pool, partial(self._enter, handle))
         sizes = [image.size for image in handle.images]
         if task.typed is not None:
             if compiling is not None and not compiling.done():
-                if self._config.prefix_caching and task.reads_one_image:
+                if self._config.prefix_caching and task.reads_images:
                     self._encode_beside(handle, task.typed.encoding())
                 yield compiling
             automaton = None if compiling is None else compiling.result(timeout=0)
@@ -143,43 +141,12 @@ class Session:
         else:
             self._submit(handle)
 
-    def _read_images(self, handle: RequestHandle, images: Iterable[ImageInput]) -> Steps:
-        """Prepare images. Room is taken for all at once: no two requests then wait for each other's second image."""
-        sources: list[Any] = list(images)
-        cache_salt = handle.request.cache_salt
-        new = [place for place, source in enumerate(sources) if not isinstance(source, EncodedImage)]
-        if urls := [place for place in new if self._pool.fetches(sources[place])]:
-            yield from self._fetch(handle, sources, urls)
-        permit = None
-        if new:
-            permit = yield from self._enter(handle, sum(self._pool.decoded_bytes(sources[place]) for place in new))
-        room = 0
-        for source in sources:
-            if isinstance(source, EncodedImage):
-                handle.prepare(partial(source.prepared_for, self._pool, cache_salt))
-                continue
-            handle.prepare(partial(self._pool.prepare, source, cache_salt=cache_salt, checkpoint=handle.check))
-            width, height = handle.images[-1].size
-            room += 3 * width * height
-        if permit is not None:
-            permit.resize(room)  # some headers cannot be read ahead
-
-    def _fetch(self, handle: RequestHandle, sources: list[Any], places: list[int]) -> Steps:
-        """Put the files in the places of their URLs."""
-        permit = yield from self._enter(handle, FETCHED_BYTES * len(places))
-        held = dict.fromkeys(places, FETCHED_BYTES)
-        fetches = [self._pool.fetch(sources[place], partial(_grow, permit, held, place)) for place in places]
-        for fetched in fetches:
-            handle.when_computed(fetched.cancel)
-        for place, fetched in zip(places, fetches, strict=True):
-            yield fetched
-            sources[place] = fetched.result(timeout=0)
-        permit.release()
-
-    def _enter(self, handle: RequestHandle, size: int) -> Generator["Future[Any]", None, MemoryPermit]:
-        """Wait for room for an image; its permit is released when the request no longer needs the image."""
+    def _enter(
+        self, handle: RequestHandle, size: int, *, images: int = 1
+    ) -> Generator["Future[Any]", None, MemoryPermit]:
+        """Wait for room for images; the permit is released when the request no longer needs them."""
         lane = self.gate.realtime if handle.request.realtime else self.gate.bulk
-        permit = lane.request(size)
+        permit = lane.request(size, images=images)
         handle.when_computed(permit.release)
         if (granted := permit.granted) is not None:
             yield granted
@@ -190,9 +157,14 @@ class Session:
     def _submit(self, handle: RequestHandle) -> None:
         if handle.ended():
             return
+        request = handle.request
+        if not request.budget and request.skill != "encode":  # its answer is empty: there is nothing to compute
+            metrics = Metrics(preprocess_s=handle.preprocess_s)
+            handle.finish(Completion((), request.grammar.finish_reason, metrics, handle.picture_size))
+            return
         handle.in_engine = True
         sequence = self.engine.submit(
-            handle.request,
+            request,
             handle,
             handle.images,
             deadline_s=handle.deadline_s,
@@ -401,13 +373,6 @@ def _joined(parts: list[Completion], *, tiles: int) -> Completion:
     queue_s = min(one.queue_s for one in metrics)
     total = dataclasses.replace(functools.reduce(operator.add, metrics), queue_s=queue_s, tiles=tiles)
     return Completion((), reason, total, parts[0].picture_size, tuple(parts))
-
-
-def _grow(permit: MemoryPermit, held: dict[int, int], place: int, size: int) -> None:
-    """Note the bytes of one of the files that are being fetched."""
-    held[place] = max(held[place], size)
-    if (whole := sum(held.values())) > permit.size:
-        permit.resize(whole)
 
 
 def _fail_with(handle: RequestHandle, part: "Future[Completion]") -> None:

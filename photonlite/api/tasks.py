@@ -33,12 +33,14 @@ class EncodedImage:
     Attributes:
         metrics: What encoding took.
         picture_size: Width and height of the image, in pixels.
+        cache_salt: The one of its encoding, which requests about it have unless they give it themselves.
     """
 
     def __init__(self, prepared: PreparedImage, metrics: Metrics) -> None:
         self._prepared = prepared
         self.metrics = metrics
         self.picture_size = prepared.size
+        self.cache_salt = prepared.cache_salt
 
     def __repr__(self) -> str:
         return "EncodedImage({} x {} pixels, {:.3f} s)".format(*self.picture_size, self.metrics.total_s)
@@ -105,12 +107,18 @@ class Task(Generic[R]):
     parts: Callable[[tuple[int, int]], Iterable[tuple[Region | None, Request]]] | None = None
     # Makes the request once the sizes of its images are known, where it depends on them.
     sized: Callable[[Sequence[Size]], Request] | None = None
+    fits: Callable[[Sequence[Size]], object] | None = None  # see `check_sizes`; None where there is nothing to check
     draws: bool = False  # the result keeps a small copy of the image, to show itself in notebooks
 
     @property
-    def reads_one_image(self) -> bool:
-        """Whether there is one image, which has not been encoded before the call."""
-        return len(self.images) == 1 and not isinstance(self.images[0], EncodedImage)
+    def reads_images(self) -> bool:
+        """Whether there is an image that has not been encoded before the call."""
+        return not all(isinstance(image, EncodedImage) for image in self.images)
+
+    def check_sizes(self, sizes: Sequence[Any]) -> None:
+        """Raise a CapacityError where images of these widths and heights leave no room in the context."""
+        if self.fits is not None:
+            self.fits(sizes)
 
     def result_of(self, handle: RequestHandle) -> R:
         completion, image = handle.result(), handle.image
@@ -150,6 +158,9 @@ def make_task(
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
     cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
+    salts = {one.cache_salt for one in images if isinstance(one, EncodedImage)}
+    if not cache_salt and len(salts) == 1:  # what the model has read is found under this one
+        (cache_salt,) = salts
     request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict)
     deadline_s, draws = seconds_of(options.get("deadline_s")), draws and not realtime
     return Task(request, images, finish, deadline_s, caller or cache_salt, draws=draws, **more)

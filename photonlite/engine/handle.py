@@ -64,8 +64,12 @@ class RequestHandle:
 
     @property
     def image(self) -> PreparedImage | None:
-        """The image that a result is about: the first one."""
-        return self.images[0] if self.images else None
+        """The image that a result's places are in: the last one, nearest to the question."""
+        return self.images[-1] if self.images else None
+
+    @property
+    def picture_size(self) -> tuple[int, int] | None:
+        return None if self.image is None else self.image.size
 
     @property
     def remaining(self) -> float | None:
@@ -144,8 +148,7 @@ class RequestHandle:
             return
         try:
             reason = sequence.request.grammar.finish_reason
-            size = None if self.image is None else self.image.size
-            self.finish(Completion(tuple(sequence.tokens), reason, self._metrics(sequence), size))
+            self.finish(Completion(tuple(sequence.tokens), reason, self._metrics(sequence), self.picture_size))
         except Exception as error:  # a grammar is a plug-in, and nothing may be raised on the engine thread
             self.fail(error)
 
@@ -257,7 +260,7 @@ class RequestHandle:
     @property
     def cutting_s(self) -> float:
         """Seconds that cutting the images into crops has taken since they were prepared."""
-        return sum(image.preprocess_s for image in self.images) - self._prepared_s
+        return sum(image.preprocess_s for image in dict.fromkeys(self.images)) - self._prepared_s
 
     def _metrics(self, sequence: Sequence) -> Metrics:
         times = sequence.times

@@ -6,7 +6,8 @@ call ── request ──> there is room ──> decode ──> engine ──> 
 ```
 
 Real-time calls have a quarter of the bytes to themselves and bulk calls the rest, so that neither waits for the other.
-Each class is first come, first served. An image larger than the room of its class enters when that is empty.
+Each class is first come, first served. An image larger than the room of its class enters when that is
+empty; a request whose images are larger together is refused.
 """
 
 import queue
@@ -14,22 +15,30 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 
+from photonlite.errors import CapacityError
+
 _REALTIME_SHARE = 4
 """Real-time calls have one part in so many."""
 
 
 class MemoryPermit:
-    """Room for one image: held, or waited for through `granted`, which is None where there was room at once."""
+    """Room for the images of a request: held, or waited for through `granted`, None where there was room at once.
 
-    def __init__(self, lane: "GateLane", size: int) -> None:
+    A CapacityError is raised where several images together could never fit.
+    """
+
+    def __init__(self, lane: "GateLane", size: int, images: int = 1) -> None:
+        lane.check(size, images)
         self.size = size
+        self._images = images
         self.granted: Future[None] | None = None
         self.inside = False
         self.released = False
         self._lane = lane
 
     def resize(self, size: int) -> None:
-        """Correct the number of bytes once the image is decoded."""
+        """Correct the number of bytes once images are decoded."""
+        self._lane.check(size, self._images)
         with self._lane.lock:
             if self.inside:
                 self._lane.held += size - self.size
@@ -74,8 +83,15 @@ class GateLane:
     def waiting(self) -> int:
         return sum(not permit.released for permit in list(self._queue))
 
-    def request(self, size: int) -> MemoryPermit:
-        permit = MemoryPermit(self, size)
+    def check(self, size: int, images: int) -> None:
+        if images > 1 and size > self._limit:
+            raise CapacityError(
+                f"{images} images of the request take {size} bytes once decoded, over the limit of {self._limit} for "
+                "several: send fewer or smaller ones, or raise max_prepared_bytes"
+            )
+
+    def request(self, size: int, *, images: int = 1) -> MemoryPermit:
+        permit = MemoryPermit(self, size, images)
         with self.lock:
             if not self._queue and self._fits(permit):
                 permit.enter()

@@ -34,6 +34,11 @@ class TokenDecoder(Protocol):
 class InlineImages(Protocol):
     """What prompts need that hold their images, whose answers list places."""
 
+    @property
+    def least_positions(self) -> int:
+        """Positions that an image takes at least, whatever its size."""
+        ...
+
     def positions_of(self, size: Size) -> tuple[int, int]:
         """Return the rows and columns of positions that an image of a width and height takes; may raise ImageError."""
 

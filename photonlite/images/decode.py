@@ -118,12 +118,6 @@ def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
         return stream.read()
 
 
-def decoded_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int:
-    """Return an image's bytes in RGB, from its header; 0 where that cannot be read, or is over a limit."""
-    width, height = image_size(source, limits) or (0, 0)
-    return 3 * width * height
-
-
 def image_size(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> tuple[int, int] | None:
     """Return an image's width and height, from its header; None where that cannot be read, or is over a limit."""
     try:

@@ -29,7 +29,7 @@ from PIL import Image
 from photonlite.config import ImageLimits
 from photonlite.errors import ModelError
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array
-from photonlite.images.decode import decoded_bytes, file_bytes, load_image, rgb_bytes
+from photonlite.images.decode import file_bytes, image_size, load_image, rgb_bytes
 from photonlite.images.fetch import ImageFetcher
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.packing import pack_image
@@ -98,10 +98,10 @@ class ImagePool:
         assert self._fetcher is not None, "ask `fetches` first"
         return self._fetcher.submit(url, hold)
 
-    def decoded_bytes(self, source: ImageSource) -> int:
-        """Return an image's bytes in RGB, from its header; 0 where this process cannot, or must not, read it."""
+    def image_size(self, source: ImageSource) -> tuple[int, int] | None:
+        """Return width and height from an image's header; None where this process cannot, or must not, read it."""
         isolated = self._decoder is not None and not isinstance(source, (Image.Image, DecodedImage, np.ndarray))
-        return 0 if isolated else decoded_bytes(source, self._limits)
+        return None if isolated else image_size(source, self._limits)
 
     def prepare(
         self,

@@ -7,7 +7,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,22 @@ ImageSource: TypeAlias = (
     | memoryview
     | BinaryIO
 )
+
+
+def source_key(source: object) -> Hashable:
+    """Return what tells sources apart within one call: of texts and bytes their content, else the object itself."""
+    return source if isinstance(source, str | bytes) else id(source)
+
+
+@contextmanager
+def named_image(place: int, count: int) -> Iterator[None]:
+    """Put "image 3 of 5: " before the message of an ImageError, unless there is one image only."""
+    try:
+        yield
+    except ImageError as error:
+        if count > 1 and error.args:
+            error.args = (f"image {place} of {count}: {error.args[0]}", *error.args[1:])
+        raise
 
 
 @contextmanager

@@ -84,6 +84,12 @@ async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
     return result
 
 
+def image_places(arguments: Mapping[str, Any]) -> list[int]:
+    """Return the number of the image in each place of a conversation."""
+    parts = (part for message in arguments.get("messages", ()) for part in message["content"])
+    return [part["image"] for part in parts if "image" in part]
+
+
 def _with_images(message: Mapping[str, Any], images: Sequence[object]) -> dict[str, Any]:
     """Put images in the place of their numbers."""
     parts = message["content"]

@@ -35,7 +35,7 @@ class ServerConfig:
         metrics_keys: Those of the keys that may read `/metrics`, which show what all of them do. The only key of a
             server always may.
         max_body_bytes: Size of a request's body, and of a frame of a WebSocket.
-        max_images: Images of a conversation, where the model reads several; all other requests have one.
+        max_images: Places of images in a conversation, where the model reads several; other requests have one image.
         max_prompt_characters: Length of a question, of an object's name, or of all messages of a conversation.
         max_tokens: Largest max_tokens that a request may set.
         max_objects: Largest max_objects that a request may set.

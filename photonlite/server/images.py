@@ -1,8 +1,9 @@
 """Images of requests: base64 to bytes, bytes to pixels, and the memory that each step takes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -11,7 +12,7 @@ import pybase64
 from photonlite.errors import ImageDecodeError, RequestCancelledError
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.memory import needed_bytes
-from photonlite.images.source import DecodedImage, read_data_uri
+from photonlite.images.source import DecodedImage, named_image, read_data_uri
 from photonlite.server.errors import HttpError
 from photonlite.server.limits.limiter import Hold
 
@@ -43,6 +44,18 @@ class RequestImages:
         decoded = await self._pool.adecode(data, lambda needed: _call_on(loop, partial(hold.resize, needed)))
         hold.resize(KEPT_BYTES * decoded.size[0] * decoded.size[1])
         return decoded
+
+
+@contextmanager
+def naming(place: int, count: int) -> Iterator[None]:
+    """Put "image 3 of 5: " before the message of an error about an image, unless there is one image only."""
+    try:
+        with named_image(place, count):
+            yield
+    except HttpError as error:
+        if count > 1 and error.status in (400, 413, 422):
+            error.message = f"image {place} of {count}: {error.message}"
+        raise
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:

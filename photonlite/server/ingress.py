@@ -5,8 +5,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
@@ -16,10 +16,10 @@ from photonlite.images.decode import image_size
 from photonlite.images.fetch import fetch
 from photonlite.images.source import DecodedImage, is_url
 from photonlite.server.bodies.reading import media_type, read_body
-from photonlite.server.calls import Call, ServedModel, ask_model, bounded, count_parts
+from photonlite.server.calls import Call, ServedModel, ask_model, bounded, count_parts, image_places
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.images import RequestImages, from_data_uri
+from photonlite.server.images import RequestImages, from_data_uri, naming
 from photonlite.server.limits import callers
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter, try_later
@@ -28,6 +28,9 @@ from photonlite.server.transport.logs import count_tokens
 from photonlite.server.transport.streams import ClientWatch, WatchedStream
 from photonlite.server.transport.trace_context import request_id
 
+R = TypeVar("R")
+
+_LOADED_TOGETHER = 8  # images of a request, which may be fetched
 _LEAST_S = 1e-6  # deadline of a call whose time is over: it ends with the error of its deadline
 
 
@@ -106,6 +109,26 @@ class Ingress:
             hold.keep()
         return data
 
+    async def load_images(
+        self, images: Sequence[str], places: Sequence[int], permit: Permit, request: Request
+    ) -> list[bytes]:
+        """Load the images of a conversation, several at a time; each image stands in some of the places.
+
+        Ends at the server's deadline, or when the client leaves; raises as `load_image`, and 499.
+        """
+        free = asyncio.Semaphore(_LOADED_TOGETHER)
+
+        async def load(number: int) -> bytes:
+            async with free:
+                with naming(places.index(number) + 1, len(places)):
+                    return await self.load_image(images[number], permit)
+
+        watch = ClientWatch(request, permit.admitted + self.config.deadline_s, self.clock)
+        try:
+            return await watch.run(_all([load(number) for number in range(len(images))]))
+        finally:
+            await watch.close()
+
     async def _fetch(self, url: str, hold: Hold) -> bytes:
         config = self.config
         if not config.url_hosts:
@@ -125,11 +148,15 @@ class Ingress:
             message = f"there is no model {name!r:.100}: this server has {self.model.name!r}, leave 'model' out"
             raise HttpError(404, message, code="model_not_found")
 
-    def check_images(self, count: int, *, several: bool = False) -> None:
-        limit = self.config.max_images if several and self.model.reads_several else 1
-        if count > limit:
-            message = f"the request holds {count} images, over the limit of {limit}"
-            raise HttpError(422, message, code="too_many_images", limit="max_images")
+    def check_images(self, count: int, *, places: int | None = None) -> None:
+        """Check the number of images, or of the places in which those of a conversation stand; raises 422."""
+        if places is not None and self.model.reads_several:
+            if places > self.config.max_images:
+                message = f"the request holds {places} images, over the limit of {self.config.max_images}"
+                raise HttpError(422, message, code="too_many_images", limit="max_images")
+        elif count > 1:
+            message = f"the request holds {count} images, over the limit of 1: ask about each by itself"
+            raise HttpError(422, message, code="too_many_images")
 
     async def answer(self, call: Call, permit: Permit, request: Request | WebSocket | None) -> Mapping[str, Any]:
         """Ask the model; a call for a `Request`, whose body must have been read, is cancelled if its client leaves.
@@ -194,7 +221,11 @@ class Ingress:
                 return await self.images.open(image, holds[-1])
 
             image = None if call.image is None else await opened(call.image)
-            call = dataclasses.replace(call, image=image, images=tuple([await opened(one) for one in call.images]))
+            places, images = image_places(call.arguments), []
+            for number, one in enumerate(call.images):
+                with naming(places.index(number) + 1, len(places)):
+                    images.append(await opened(one))
+            call = dataclasses.replace(call, image=image, images=tuple(images))
             parts = await self._count_parts(call)
             self.check_rate(permit.caller, parts - 1)
             left = until - self.clock()
@@ -243,6 +274,17 @@ class Ingress:
 
     def _retry_s(self, caller: Caller) -> int:
         return max(1, math.ceil(self._turns.next_s(caller)))
+
+
+async def _all(works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+    """Return all results; the first failure, or cancelling, ends the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _unavailable(message: str, code: str) -> HttpError:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
 from photonlite.grammar.decoding.items import Item
 from photonlite.grammar.prompts import InlineImages, PlaceKind, Places, Prompts, Size
+from photonlite.images.source import named_image
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.results import Box, Detections, Point, Points, Segments
 from photonlite.results.spatial import ResultInfo
@@ -76,24 +77,39 @@ def _numbers(entry: Any) -> Sequence[float]:
     return tuple(place[name] for name in names)
 
 
-def room_after(prompt: Sequence[Token], prompts: Prompts, *, with_image: bool, sizes: Sequence[Size] = ()) -> int:
-    """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it."""
-    if prompts.inline is not None:
-        grids = map(prompts.inline.positions_of, sizes)
-        before, what = sum(rows * columns - 1 for rows, columns in grids), f"{len(sizes)} image{'s' * (len(sizes) > 1)}"
-    elif with_image:
+def room_after(prompt: Sequence[Token], prompts: Prompts, *, images: int, sizes: Sequence[Size] = ()) -> int:
+    """Return how many tokens may follow a prompt: the last one needs no position, as nothing is computed from it.
+
+    Raises a CapacityError where there is none, and an ImageError for an image that the model cannot read. Where images
+    stand inside prompts and their sizes are not known, they count as the smallest ones.
+    """
+    if (inline := prompts.inline) is not None:
+        taken = _positions(inline, sizes) if sizes else images * inline.least_positions
+        before, what = taken - images, f"{images} image{'s' * (images > 1)}"
+    elif images:
         before, what = prompts.prefix_length, "BOS and the image"
     else:
         before, what = 1, "BOS"
     needed = before + len(prompt)
     if needed > prompts.max_context:
         parts = f" ({before} for {what} + {len(prompt)} for the prompt)" if before else ""
-        advice = "give fewer or smaller images, or shorten the text" if sizes else "shorten the text"
+        advice = (
+            "give fewer or smaller images, or shorten the text" if inline is not None and images else "shorten the text"
+        )
         raise CapacityError(
             f"the request needs {needed} positions{parts}, but this model's context has {prompts.max_context}: "
-            f"{advice} by {needed - prompts.max_context} tokens or more"
+            f"{smaller}shorten the text by {needed - prompts.max_context} tokens or more"
         )
     return prompts.max_context - needed + 1
+
+
+def _positions(inline: InlineImages, sizes: Sequence[Size]) -> int:
+    taken = 0
+    for place, size in enumerate(sizes, 1):
+        with named_image(place, len(sizes)):
+            rows, columns = inline.positions_of(size)
+        taken += rows * columns
+    return taken
 
 
 def listed(
@@ -108,7 +124,7 @@ def listed(
     """Make the request for a list of places that prompts say how to write; the size of the image may be unknown."""
     bounds = inline.bounds(kind, sizes[0] if sizes else ANY_SIZE)
     form = inline.format(kind, subject)
-    room = room_after(prompt, prompts, with_image=True, sizes=sizes)
+    room = room_after(prompt, prompts, images=1, sizes=sizes)
     budget = min(form.budget(settings.max_objects, bounds), room)
     return Request(kind, prompt, form.grammar(bounds, budget, settings.max_objects), budget, settings, subject)
 

@@ -14,7 +14,7 @@ from photonlite.skills.base import TextReader, read_text, room_after
 def build(prompts: Prompts, length: str, settings: SamplingSettings, sizes: Sequence[Size] = ()) -> Request:
     """Make the request for a "short", "normal" or "long" description; raises as `Prompts.caption` and `room_after`."""
     prompt = prompts.caption(length)
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True, sizes=sizes))
+    budget = min(settings.max_tokens, room_after(prompt, prompts, images=1, sizes=sizes))
     return Request("caption", prompt, TextGrammar(prompts.vocabulary, budget), budget, settings)
 
 

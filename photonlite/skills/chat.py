@@ -8,15 +8,16 @@
 ```
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from photonlite.errors import PromptError
+from photonlite.errors import ImageUrlError, PromptError
+from photonlite.images.source import is_data_uri, is_url, source_key
 from photonlite.request import Turn
 
 MAX_TURNS: Final = 1024
-"""Turns of a conversation, and parts of a turn."""
+"""Turns of a conversation, and parts of all its turns together."""
 
 MAX_CHARACTERS: Final = 100_000
 """Characters of a conversation: more take long to encode; the context is checked later."""
@@ -43,7 +44,7 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
     """Check messages and take out their images; raises a PromptError that names the message.
 
     A part is text, `{"type": "text", "text": ...}`, `{"type": "image", "image": ...}` with anything that stands for an
-    image, or `{"type": "image_url", "image_url": {"url": ...}}`.
+    image, or `{"type": "image_url", "image_url": {"url": ...}}` with a data URI or a URL; ImageUrlError for a path.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise PromptError(
@@ -51,6 +52,8 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
         )
     if not 0 < len(messages) <= MAX_TURNS:
         raise PromptError(f"there are {len(messages)} messages: give 1 to {MAX_TURNS}")
+    if (parts := count_parts(messages)) > MAX_TURNS:
+        raise PromptError(f"the messages have {parts} parts, over the limit of {MAX_TURNS}: leave out early ones")
     images: list[Any] = []
     turns = tuple(_turn(message, f"message {place}", images) for place, message in enumerate(messages, 1))
     if turns[-1].role != "user":
@@ -64,6 +67,12 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
     return Conversation(turns, tuple(images))
 
 
+def count_parts(messages: Iterable[object]) -> int:
+    """Return how many parts messages have whose content is a list, whatever these are."""
+    contents = (message.get("content") for message in messages if isinstance(message, Mapping))
+    return sum(len(one) for one in contents if isinstance(one, Sequence) and not isinstance(one, str | bytes))
+
+
 def flat_text(turns: Sequence[Turn]) -> str:
     """Return a conversation as one question: instructions, earlier turns such as `User: ...`, and the last text."""
     *earlier, last = turns
@@ -73,12 +82,11 @@ def flat_text(turns: Sequence[Turn]) -> str:
 
 
 def unique_images(images: Sequence[Any]) -> tuple[Any, ...]:
-    """Return each image once: clients send it again with every turn. Files and URLs are told apart by their content."""
-    kept: list[Any] = []
+    """Return each image once: clients send it again with every turn."""
+    kept: dict[Hashable, Any] = {}
     for image in images:
-        if not any(image is one or (isinstance(image, str | bytes) and image == one) for one in kept):
-            kept.append(image)
-    return tuple(kept)
+        kept.setdefault(source_key(image), image)
+    return tuple(kept.values())
 
 
 def _turn(message: Message, where: str, images: list[Any]) -> Turn:
@@ -93,8 +101,6 @@ def _turn(message: Message, where: str, images: list[Any]) -> Turn:
     parts = [content] if isinstance(content, str) else content
     if isinstance(parts, bytes | Mapping) or not isinstance(parts, Sequence):
         raise PromptError(f"the content of {where} is of type {type(content).__name__}: give text or a list of parts")
-    if len(parts) > MAX_TURNS:
-        raise PromptError(f"{where} has {len(parts)} parts, over the limit of {MAX_TURNS}")
     found = len(images)
     texts = tuple(_part(part, where, images) for part in parts)
     if role != "user" and len(images) > found:
@@ -113,6 +119,11 @@ def _part(part: object, where: str, images: list[Any]) -> str | None:
         return value
     if kind == "image_url" and isinstance(value, Mapping):
         value = value.get("url")
+        if isinstance(value, str) and not (is_data_uri(value) or is_url(value)):
+            raise ImageUrlError(
+                f"{where} has the image_url {value!r:.60}: it takes data: and https: URLs; a path goes into "
+                '{"type": "image", "image": ...}'
+            )
     if kind in ("image", "image_url") and value is not None:
         images.append(value)
         return None

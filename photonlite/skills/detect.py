@@ -28,7 +28,7 @@ def build(prompts: Prompts, subject: str, *, settings: SamplingSettings, sizes: 
     if prompts.inline is not None:
         return listed(prompts, prompts.inline, "detect", prompt, subject, settings, sizes)
     # Like the public reference, a list is limited by max_objects and the context, not by max_tokens.
-    budget = min(3 * settings.max_objects, room_after(prompt, prompts, with_image=True))
+    budget = min(3 * settings.max_objects, room_after(prompt, prompts, images=1))
     grammar = DetectGrammar(prompts.vocabulary, budget, settings.max_objects)
     return Request("detect", prompt, grammar, budget, settings, subject)
 

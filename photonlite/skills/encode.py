@@ -1,7 +1,9 @@
 """Read an image into the prefix cache, without an answer."""
 
+from collections.abc import Sequence
+
 from photonlite.grammar.prompts import Prompts
-from photonlite.request import Allowed, Request, SamplingSettings, Token
+from photonlite.request import IMAGE, Allowed, Request, SamplingSettings, Token
 
 
 class FixedGrammar:
@@ -32,7 +34,15 @@ class FixedGrammar:
         del self._left[0]
 
 
-def build(prompts: Prompts) -> Request:
-    """Make the request: a budget of no tokens, and no prompt but what stands before an image inside prompts."""
-    prompt = () if prompts.inline is None else prompts.inline.encode()
-    return Request("encode", prompt, FixedGrammar(), 0, SamplingSettings())
+def build(prompts: Prompts, prompt: Sequence[Token] | None = None) -> Request:
+    """Make the request: a budget of no tokens, and no prompt but what stands before an image inside prompts.
+
+    With the prompt of a later request it is all of that up to its last image, which must be there.
+    """
+    if prompts.inline is None:
+        beginning: tuple[Token, ...] = ()
+    elif prompt is None:
+        beginning = prompts.inline.encode()
+    else:
+        beginning = tuple(prompt[: max(place for place, token in enumerate(prompt) if token == IMAGE) + 1])
+    return Request("encode", beginning, FixedGrammar(), 0, SamplingSettings())

@@ -34,7 +34,7 @@ def build(
     if prompts.inline is not None:
         return listed(prompts, prompts.inline, "point", prompt, subject, settings, sizes)
     # Like the public reference, a list is limited by max_objects and the context, not by max_tokens.
-    budget = min(2 * settings.max_objects, room_after(prompt, prompts, with_image=True))
+    budget = min(2 * settings.max_objects, room_after(prompt, prompts, images=1))
     grammar = PointGrammar(prompts.vocabulary, budget, settings.max_objects)
     return Request("point", prompt, grammar, budget, settings, subject)
 

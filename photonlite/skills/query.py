@@ -30,6 +30,9 @@ from photonlite.skills.base import (
 )
 from photonlite.skills.chat import Conversation, flat_text
 
+MAX_IMAGES = 256
+"""Images of a question or a conversation: one that stands in several places counts in each."""
+
 Ids = tuple[Token, ...]
 
 
@@ -50,7 +53,7 @@ class CheckedQuestion:
         """Return the question about images of these sizes; CapacityError where the context is too short for them."""
         if prompts.inline is None:  # then all images have the same length
             return self
-        room = room_after(self.prompt, prompts, with_image=bool(sizes), sizes=sizes)
+        room = room_after(self.prompt, prompts, images=len(sizes), sizes=sizes)
         return replace(self, room=room, sizes=tuple(sizes))
 
     def with_note(self, note: str) -> Self | None:
@@ -118,8 +121,10 @@ def _checked(
 ) -> CheckedQuestion:
     if images > 1 and prompts.conversations is None:
         raise ImageError(f"there are {images} images, but this model reads one at a time: ask about each by itself")
+    if images > MAX_IMAGES:
+        raise ImageError(f"there are {images} images, over the limit of {MAX_IMAGES}: ask about fewer at a time")
     prompt = write()
-    room = room_after(prompt, prompts, with_image=images > 0)
+    room = room_after(prompt, prompts, images=images)
     # The prompt of a next turn begins with this one and its answer only where conversations are read as such.
     return CheckedQuestion(subject, prompt, reasoning, room, settings, write, kept=prompts.conversations is not None)
 

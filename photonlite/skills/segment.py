@@ -40,7 +40,7 @@ def build(
     prompt = prompts.segment(subject, refs=clean_refs(refs))
     if prompts.inline is not None:
         return listed(prompts, prompts.inline, "segment", prompt, subject, settings, sizes)
-    budget = min(settings.max_tokens, room_after(prompt, prompts, with_image=True, sizes=sizes))
+    budget = min(settings.max_tokens, room_after(prompt, prompts, images=1, sizes=sizes))
     grammar = SegmentGrammar(prompts.vocabulary, prompts.path_ids, budget)
     return Request("segment", prompt, grammar, budget, settings, subject)
 

@@ -109,9 +109,9 @@ class Threads:
         self.fetched.append((Future(), hold))
         return self.fetched[-1][0]
 
-    def decoded_bytes(self, image: "Source") -> int:
+    def image_size(self, image: "Source") -> tuple[int, int] | None:
         image.measured += 1
-        return BYTES
+        return image.header
 
     def prepare(self, image: "Source", *, cache_salt: str, checkpoint: Callable[[], None]) -> PreparedImage:
         image.prepared += 1
@@ -124,6 +124,7 @@ class Source:
 
     prepare: Callable[[], PreparedImage] = prepared_image
     behind_url: bool = False
+    header: tuple[int, int] | None = (6, 4)
     measured: int = 0
     prepared: int = 0
 

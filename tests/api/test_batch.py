@@ -28,6 +28,12 @@ def model() -> Iterator[VisionModel]:
         yield model
 
 
+def test_a_batch_takes_conversations(model: VisionModel) -> None:
+    messages = [{"role": "user", "content": "why?"}]
+    [found] = model.batch([{"skill": "chat", "messages": messages, "settings": {"max_tokens": 4}}], errors="raise")
+    assert found["answer"] == model.chat(messages, settings={"max_tokens": 4})["answer"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("run_batch", [VisionModel.batch, lambda *a, **k: run(VisionModel.abatch(*a, **k))])
 def test_a_batch_mixes_skills_and_keeps_their_order(run_batch: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from photonlite.api.session import FETCHED_BYTES as FETCHED
+from photonlite.api.reading import FETCHED_BYTES as FETCHED
 from photonlite.api.session import Session
 from photonlite.config import EngineConfig
 from photonlite.engine.handle import RequestHandle, TokenStream

@@ -45,6 +45,9 @@ class Engine:
         self.sequences.append(sequence)
         return sequence
 
+    def check(self) -> None:
+        self.loop.check()
+
     def cancel(self, sequence: Sequence) -> None:
         self.loop.cancel(sequence)
 

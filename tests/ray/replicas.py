@@ -13,6 +13,7 @@ from photonlite.ray.ingress import ReplicaLostError
 from photonlite.ray.placement import Placement
 from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
+from photonlite.server.link import NO_RESTARTS
 from photonlite.server.metrics import HttpMetrics
 from photonlite.server.routes import moondream, realtime, service
 from photonlite.server.transport.middleware import ErrorResponses
@@ -22,7 +23,11 @@ from tests.server.fake import FakeModel
 def light_app(fake: FakeModel, config: ServerConfig) -> Starlette:
     """Return the server's application without documents, which take a quarter of a second to build."""
     ingress = Ingress(config, fake)
-    routes = [*moondream.routes(ingress), *realtime.routes(ingress), *service.routes(ingress, HttpMetrics())]
+    routes = [
+        *moondream.routes(ingress),
+        *realtime.routes(ingress),
+        *service.routes(ingress, HttpMetrics(), NO_RESTARTS),
+    ]
     return Starlette(routes=routes, middleware=[Middleware(ErrorResponses, config=config)])
 
 

@@ -49,7 +49,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisionModel]:
 
 @pytest.fixture(scope="module")
 def server(model: VisionModel) -> Iterator[Live]:
-    with live_model(model, max_images=2) as running:
+    with live_model(model, max_images=3) as running:
         yield running
 
 
@@ -82,7 +82,7 @@ def test_the_images_matter_and_their_order_does(server: Live) -> None:
 
 def test_more_images_than_the_server_takes_are_refused(server: Live) -> None:
     third = {"type": "image_url", "image_url": {"url": uri(make_image(3, (40, 40)))}}
-    with pytest.raises(openai.UnprocessableEntityError, match="3 images, over the limit of 2"):
+    with pytest.raises(openai.UnprocessableEntityError, match="4 images, over the limit of 3"):
         complete(server, [*SENT, {"role": "user", "content": [third, {"type": "text", "text": "And?"}]}])
 
 

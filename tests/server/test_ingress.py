@@ -315,6 +315,86 @@ def test_what_went_wrong_at_an_image_host_is_told(
     run(main())
 
 
+URLS = [f"https://images.example/{number}.png" for number in range(3)]
+
+
+def test_images_of_a_conversation_are_fetched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = asyncio.Semaphore(0)
+    everyone = asyncio.Event()
+
+    async def fetch(url: str, **options: Any) -> bytes:
+        begun.release()
+        await everyone.wait()
+        return url.encode()
+
+    async def main() -> None:
+        monkeypatch.setattr("photonlite.server.ingress.fetch", fetch)
+        door = ingress(url_hosts=("images.example",))
+        async with await door.admit(request()) as permit:
+            loading = asyncio.ensure_future(door.load_images(URLS, [0, 1, 0, 2], permit, request()))
+            for _ in URLS:
+                await begun.acquire()
+            everyone.set()
+            assert await loading == [url.encode() for url in URLS]
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["deadline", "client"])
+def test_fetching_ends_at_the_deadline_and_when_the_client_leaves(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    cancelled: list[str] = []
+    clock, left = Clock(), asyncio.Event()
+
+    async def fetch(url: str, **options: Any) -> bytes:
+        if end == "client":
+            left.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            cancelled.append(url)
+            raise
+
+    async def receive() -> Any:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def main() -> None:
+        monkeypatch.setattr("photonlite.server.ingress.fetch", fetch)
+        door = ingress(clock=clock, url_hosts=("images.example",), deadline_s=60.0)
+        async with await door.admit(request()) as permit:
+            if end == "deadline":
+                clock.now += 59.99
+            asked = Request(request().scope, receive)
+            error = await refusal(door.load_images(URLS, [0, 1, 2], permit, asked))
+            assert error.status == (504 if end == "deadline" else 499)
+            assert sorted(cancelled) == URLS
+
+    run(main())
+
+
+def test_an_image_that_cannot_be_loaded_is_named_by_its_place() -> None:
+    async def main() -> None:
+        door = ingress()
+        async with await door.admit(request()) as permit:
+            error = await refusal(door.load_images([DATA_URI, "data:x"], [0, 0, 1], permit, request()))
+            assert error.status == 400
+            assert error.message.startswith("image 3 of 3: image_url: ")
+
+    run(main())
+
+
+def test_every_place_of_an_image_counts_where_a_model_reads_several() -> None:
+    fake = FakeModel()
+    fake.reads_several = True
+    several, one = ingress(fake, max_images=3), ingress(max_images=3)
+    several.check_images(1, places=3)
+    one.check_images(1, places=100)  # the same image again: the conversation becomes one question
+    with pytest.raises(HttpError, match=r"100 images, over the limit of 3 .*--max-images"):
+        several.check_images(1, places=100)
+    with pytest.raises(HttpError, match=r"2 images, over the limit of 1: ask about each by itself$"):
+        one.check_images(2, places=2)
+
+
 def test_a_failed_handler_closes_a_kept_permit() -> None:
     async def fail(door: Ingress) -> None:
         async with await door.admit(request()) as permit:

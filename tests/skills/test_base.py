@@ -36,9 +36,9 @@ def test_the_limit_counts_what_is_left_after_stripping() -> None:
 def test_room_is_what_the_context_leaves() -> None:
     prompts = FakePrompts(max_context=100, prefix_length=26)
 
-    assert room_after([Token(1)] * 4, prompts, with_image=True) == 71
-    assert room_after([Token(1)] * 4, prompts, with_image=False) == 96
-    assert room_after([Token(1)] * 74, prompts, with_image=True) == 1
+    assert room_after([Token(1)] * 4, prompts, images=1) == 71
+    assert room_after([Token(1)] * 4, prompts, images=0) == 96
+    assert room_after([Token(1)] * 74, prompts, images=1) == 1
 
 
 def test_a_prompt_over_the_context_is_refused_with_the_arithmetic() -> None:
@@ -46,9 +46,9 @@ def test_a_prompt_over_the_context_is_refused_with_the_arithmetic() -> None:
         CapacityError,
         match=r"needs 101 positions \(26 for BOS and the image \+ 75 for the prompt\).*has 100.*by 1 tokens",
     ):
-        room_after([Token(1)] * 75, FakePrompts(), with_image=True)
+        room_after([Token(1)] * 75, FakePrompts(), images=1)
     with pytest.raises(CapacityError, match=r"needs 101 positions \(1 for BOS \+ 100"):
-        room_after([Token(1)] * 100, FakePrompts(), with_image=False)
+        room_after([Token(1)] * 100, FakePrompts(), images=0)
 
 
 def test_references_may_be_missing_lists_or_arrays() -> None:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from photonlite.errors import PromptError
+from photonlite.errors import ImageUrlError, PromptError
 from photonlite.request import Turn
 from photonlite.skills.chat import MAX_TURNS, flat_text, read_messages, unique_images
 
@@ -46,7 +46,7 @@ def test_texts_and_images_keep_their_places() -> None:
         ([{"role": ["user"], "content": "x"}], r"message 1 has the role \['user'\]"),
         ([{"role": "user"}], "content of message 1 is of type NoneType"),
         ([{"role": "user", "content": {"type": "text"}}], "content of message 1 is of type dict"),
-        ([{"role": "user", "content": ["x"] * (MAX_TURNS + 1)}], f"message 1 has {MAX_TURNS + 1} parts"),
+        ([{"role": "user", "content": ["x"] * (MAX_TURNS + 1)}], f"the messages have {MAX_TURNS + 1} parts"),
         ([{"role": "user", "content": [{"type": "text"}]}], "message 1 has the part"),
         ([{"role": "user", "content": [{"type": "video", "video": "x"}]}], "message 1 has the part"),
         ([{"role": "user", "content": [{"type": "image", "image": None}]}], "message 1 has the part"),
@@ -83,6 +83,18 @@ def test_images_that_are_sent_again_count_once() -> None:
     first, second = object(), object()
 
     assert unique_images([first, "a", b"a", second, "a", first, b"a"]) == (first, "a", b"a", second)
+
+
+def test_an_image_url_is_never_a_path() -> None:
+    part = {"type": "image_url", "image_url": {"url": "/etc/picture.png"}}
+    with pytest.raises(ImageUrlError, match=r"message 1 has the image_url '/etc/picture\.png'"):
+        read_messages([{"role": "user", "content": [part, "What is it?"]}])
+
+
+def test_parts_are_limited_over_all_messages() -> None:
+    half = {"role": "user", "content": ["x"] * (MAX_TURNS // 2 + 1)}
+    with pytest.raises(PromptError, match=f"the messages have {MAX_TURNS + 2} parts"):
+        read_messages([half, half])
 
 
 def test_a_conversation_has_a_length() -> None:

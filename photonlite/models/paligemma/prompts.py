@@ -112,6 +112,10 @@ class PaliGemmaPrompts:
 
     # ---- images, and places in them
 
+    @property
+    def least_positions(self) -> int:
+        return self._images.grid**2
+
     def positions_of(self, size: Size) -> tuple[int, int]:
         return self._images.positions_of(size)
 

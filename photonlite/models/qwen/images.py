@@ -58,6 +58,11 @@ class ImageSettings:
         """Pixels along a side of a square image that is read without being shrunk."""
         return math.isqrt(self.max_pixels) // self.factor * self.factor
 
+    @property
+    def least_positions(self) -> int:
+        """Positions that an image takes at least; rounding down what is shrunk leaves a quarter of the most."""
+        return max(1, min(-(-self.min_pixels // self.factor**2), self.max_pixels // (4 * self.factor**2)))
+
     def positions_of(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the rows and columns of positions that an image of a width and height takes; may raise ImageError."""
         height, width = smart_size(size[1], size[0], self)

@@ -118,6 +118,10 @@ class QwenPrompts:
 
     # ---- images, and places in them
 
+    @property
+    def least_positions(self) -> int:
+        return self._images.least_positions
+
     def positions_of(self, size: Size) -> tuple[int, int]:
         return self._images.positions_of(size)
 

@@ -53,7 +53,9 @@ class ChatTemplate:
     def encode(self, turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
         """Return the ids before, between and behind the images, up to the answer; PromptError if that fails."""
         texts = "".join(part for turn in turns for part in turn.parts if part is not None)
-        mark = next(mark for mark in map(chr, _MARKS) if mark not in texts)
+        mark = next((mark for mark in map(chr, _MARKS) if mark not in texts), None)
+        if mark is None:
+            raise PromptError("the texts hold every character for private use (U+E000 to U+F8FE): leave one out")
         rendered = self._render([_message(turn, lambda text: self._tokenizer.hide(text, mark)) for turn in turns])
         pieces: list[list[int]] = [[]]
         for index in self._tokenizer.encode_template(rendered, mark):

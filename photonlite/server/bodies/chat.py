@@ -30,10 +30,11 @@ from photonlite.server.bodies.base import (
     shown,
     unusable,
 )
-from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Temperature, TopK, TopP
+from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Temperature, TopP
+from photonlite.skills.chat import MAX_TURNS, count_parts
 
 _MOST_STOPS: Final = 4
-_MOST_TURNS: Final = 1024  # messages of a conversation, parts of a message; checking more blocks the event loop
+_ALL_TOKENS: Final = (0, -1)  # values of top_k that vLLM takes for no limit
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "max_tokens")
 _SETTINGS: Final = {name: name for name in _SAMPLING} | {"max_completion_tokens": "max_tokens"}
 
@@ -101,7 +102,7 @@ class ChatMessage(Lenient):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
         list[ChatPart],
-        Field(fail_fast=True, max_length=_MOST_TURNS),
+        Field(fail_fast=True, max_length=MAX_TURNS),
         BeforeValidator(_as_parts, json_schema_input_type=str | list[ChatPart]),
     ] = Field([])
     tool_calls: Any = Field(None, description="There are no tools: only an empty list is taken.")
@@ -193,7 +194,7 @@ Stops = Annotated[Texts, BeforeValidator(_as_stops, json_schema_input_type=str |
 class ChatCompletionRequest(Body):
     """A conversation, about several images where the model reads several. Unknown parameters are refused."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=_MOST_TURNS, fail_fast=True)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)
     model: Text | None = Field(None, description="The model's name; the one that is served unless given.")
     stream: Flag = Field(False, description="Whether to send the answer as it comes.")
     stream_options: StreamOptions | None = None
@@ -201,7 +202,9 @@ class ChatCompletionRequest(Body):
     max_tokens: Limit | None = Field(None, description="An older name of the same; give one of them.")
     temperature: SkipValidation[Temperature] = 0
     top_p: SkipValidation[TopP] = 1
-    top_k: SkipValidation[TopK] | None = Field(None, description="As vLLM has it: so many of the likeliest tokens.")
+    top_k: SkipValidation[Annotated[int, Field(ge=-1)]] | None = Field(
+        None, description="As vLLM has it: so many of the likeliest tokens; 0 and -1 mean all."
+    )
     repetition_penalty: SkipValidation[RepetitionPenalty] = 1
     seed: SkipValidation[Seed] | None = Field(None, description="Makes samples repeatable.")
     stop: Stops = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
@@ -228,6 +231,15 @@ class ChatCompletionRequest(Body):
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
     parallel_tool_calls: Ignored = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _limit_parts(cls, given: Any) -> Any:
+        """Refuse what would block the event loop for long, before any part is checked."""
+        messages = given.get("messages") if isinstance(given, dict) else None
+        if isinstance(messages, list) and (parts := count_parts(messages)) > MAX_TURNS:
+            raise unusable(f"the messages have {parts} parts, over the limit of {MAX_TURNS}: leave out early ones")
+        return given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -264,6 +276,8 @@ class ChatCompletionRequest(Body):
     def arguments(self) -> Json:
         """Arguments of `VisionModel.chat`."""
         settings = {_SETTINGS[name]: value for name, value in self.given.items() if name in _SETTINGS}
+        if type(settings.get("top_k")) is int and settings["top_k"] in _ALL_TOKENS:
+            del settings["top_k"]
         formats = [form.arguments for form in (self.response_format, self.structured_outputs) if form is not None]
         if all(formats) and len(formats) > 1:
             raise unusable("'response_format' and 'structured_outputs' both constrain the answer: give one of them")

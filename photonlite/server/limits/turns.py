@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     """Requests that are expected to cost about the same."""
 
     skill: str
-    image: bool
+    images: int  # binary digits of their number
     form: bool  # constrained by a schema, choices or a pattern
     reasoning: bool
     length: int  # binary digits of the limit of tokens or objects
@@ -52,8 +52,8 @@ def kind_of(call: Call) -> Kind:
     limit = settings.get("max_tokens" if call.skill in ("caption", "query", "chat") else "max_objects", 0)
     form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
     length, parts = int(limit).bit_length(), 1 << (count_parts(arguments) - 1).bit_length()
-    has_image = call.image is not None or bool(call.images)
-    return Kind(call.skill, has_image, form, bool(arguments.get("reasoning")), length, parts)
+    images = len(call.images) + (call.image is not None)
+    return Kind(call.skill, images.bit_length(), form, bool(arguments.get("reasoning")), length, parts)
 
 
 class RunningMean:

@@ -59,10 +59,11 @@ _RETRY_AFTER: Final[Json] = {
 _ADMISSION: Final = (401, 403, 421, 429, 503)  # statuses with which a request may be turned away before it is read
 _ANSWERING: Final = (400, 401, 403, 404, 408, 413, 415, 421, 422, 429, 500, 503, 504)
 _CONVERSATION: Final = (
-    "The model was trained on single questions about one image, so a conversation becomes one question. One message of "
-    "the user's is asked as it is. Earlier turns go before the last one's text as lines `User: ...` and "
-    "`Assistant: ...`, and the instructions of system and developer messages before everything. The checkpoint decides "
-    "what it makes of them. Unknown parameters are refused. `temperature` is 0 unless given."
+    "A model that was trained on conversations reads it as one, with images in any message of the user's; "
+    "`--max-images` limits the places in which images stand. For a model that was trained on single questions about "
+    "one image it becomes one question: one message of the user's is asked as it is, earlier turns go before the last "
+    "one's text as lines `User: ...` and `Assistant: ...`, and the instructions of system and developer messages "
+    "before everything. Unknown parameters are refused. `temperature` is 0 unless given."
 )
 _REALTIME: Final = (
     'Text messages are JSON. The first one says what to ask, such as `{"task": "detect", "object": "mug", '

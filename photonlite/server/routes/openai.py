@@ -12,7 +12,7 @@ from starlette.types import Scope
 from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json, validate
 from photonlite.server.bodies.reading import media_type, read_json_object
-from photonlite.server.calls import Call
+from photonlite.server.calls import Call, image_places
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
@@ -89,8 +89,9 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 async def _answer(
     ingress: Ingress, request: Request, permit: Permit, asked: chat.ChatCompletionRequest, arguments: Json
 ) -> Response:
-    ingress.check_images(len(asked.images), several=True)
-    images = [await ingress.load_image(image, permit) for image in asked.images]
+    places = image_places(arguments)
+    ingress.check_images(len(asked.images), places=len(places))
+    images = await ingress.load_images(asked.images, places, permit, request)
     call = Call("chat", None, arguments, stream=asked.stream, images=tuple(images))
     head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.model.name}
     if asked.stream:

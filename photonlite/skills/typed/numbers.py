@@ -45,7 +45,10 @@ class NumberReader:
             self._end_number(token)
         text = self._words.feed(token.id)
         if self._numbers:  # between two numbers, or behind the last one
-            return self._spelled() + text[1:] if text.startswith("]") else ""
+            if not text.startswith("]"):
+                return ""
+            text = self._spelled() + text[1:]
+        # One token may end a place and open the next: `],[`.
         return text.removesuffix("[") if states.expects_number(self._state) else text
 
     def flush(self) -> str:

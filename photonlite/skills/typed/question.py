@@ -12,7 +12,6 @@ tokens ──> JSON text, places spelled out ──> object
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
 from pydantic import ValidationError
@@ -54,8 +53,8 @@ class DeferredRequest(ABC):
         self._question = question
 
     def encoding(self) -> Request:
-        """Make the request that reads the image into the prefix cache."""
-        return encode.build(self._prompts)
+        """Make the request that reads the images into the prefix cache, with what stands before them."""
+        return encode.build(self._prompts, self._question.prompt)
 
     @abstractmethod
     def bind(self, automaton: Automaton | None, sizes: Sequence[Size] = ()) -> Request:
@@ -124,8 +123,8 @@ class TypedQuestion(DeferredRequest):
         self._question = self._question.sized(self._prompts, sizes)
         self._states = automaton
         if (inline := self._prompts.inline) is not None and automaton.tables.ids.digits:
-            # Places of several images are in the first.
-            width, height = inline.bounds("point", (*sizes, ANY_SIZE)[0])
+            # Places are in the last image, which is the nearest to the question.
+            width, height = inline.bounds("point", (ANY_SIZE, *sizes)[-1])
             self._states = NumberAutomaton(automaton, (width, height))
         question, limit = self._question, self._question.settings.max_tokens
         make = UniqueNamesGrammar if automaton.tables.free_names else TypedGrammar
@@ -134,9 +133,7 @@ class TypedQuestion(DeferredRequest):
             return self._after_reasoning(make(self._states, budget), budget)
         budget = min(question.room, limit)
         grammar = make(self._states, budget)
-        if grammar.finished:  # the answer must be empty: nothing is asked
-            return replace(question, prompt=()).request(grammar, 0)
-        return question.request(grammar, budget)
+        return question.request(grammar, 0 if grammar.finished else budget)
 
     def further(self, tries: int | None, completion: Completion) -> Sequence[tuple[int, Request]]:
         """Return the request that asks again, with what was wrong, where validators refuse the answer; () elsewhere.

@@ -111,6 +111,11 @@ def template(path: Path, name: str = "Qwen3-VL 2B", source: str | None = None) -
     return ChatTemplate(Tokenizer(path, vocab_size=320, controls_to=320), configuration(name), source)
 
 
+def test_a_text_of_all_characters_for_private_use_is_refused(path: Path) -> None:
+    with pytest.raises(PromptError, match="every character for private use"):
+        template(path).encode([Turn("user", ("".join(map(chr, range(0xE000, 0xF8FF))),))])
+
+
 def joined(pieces: tuple[tuple[int, ...], ...]) -> list[int]:
     """Ids with one placeholder for each image."""
     first, *others = pieces

@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "nothing is encoded while a grammar is compiled",
         "api/session.py",
-        "if self._config.prefix_caching and task.reads_one_image:",
+        "if self._config.prefix_caching and task.reads_images:",
         "if False:",
         "tests/api/test_session_steps.py",
     ),

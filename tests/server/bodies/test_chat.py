@@ -45,6 +45,16 @@ def read(**parameters: Any) -> ChatCompletionRequest:
     return validate(ChatCompletionRequest, {"messages": MESSAGES, **parameters})
 
 
+@pytest.mark.parametrize("value", [0, -1])
+def test_top_k_may_mean_all(value: int) -> None:
+    assert read(top_k=value).arguments["settings"] == {}
+
+
+def test_parts_are_limited_over_all_messages() -> None:
+    half = {"role": "user", "content": [{"type": "text", "text": "x"}] * 513}
+    assert "1026 parts, over the limit of 1024" in refusal(messages=[half, half]).message
+
+
 def form(**parameters: Any) -> dict[str, Any]:
     """What the answer has to be."""
     arguments = read(**parameters).arguments

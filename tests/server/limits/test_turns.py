@@ -13,7 +13,7 @@ from photonlite.server.limits.turns import Costs, Crowding, EngineTurns, Kind, R
 from tests.serving import run
 
 A, B, C, TWICE = Caller("a"), Caller("b"), Caller("c"), Caller("twice", weight=2)
-KIND = Kind("query", False, False, False, 9)
+KIND = Kind("query", 0, False, False, 9)
 LONG = KIND._replace(length=10)
 OTHER = KIND._replace(skill="caption")
 
@@ -280,6 +280,11 @@ def test_calls_of_about_the_same_cost_have_one_kind() -> None:
     assert first != kind_of(call(choices=["a", "b"], settings={"max_tokens": 300}))
     assert first != kind_of(call(reasoning=True, settings={"max_tokens": 300}))
     assert kind_of(call("detect", settings={"max_tokens": 300, "max_objects": 3})).length == 2
+
+
+def test_calls_about_more_images_have_another_kind() -> None:
+    kinds = {kind_of(Call("chat", None, {"messages": []}, images=(b"x",) * count)) for count in (0, 1, 2, 3, 4)}
+    assert [kind.images for kind in sorted(kinds)] == [0, 1, 2, 3]
 
 
 def test_a_running_mean_follows_its_values() -> None:

@@ -135,7 +135,7 @@ def test_places_need_a_checkpoint_trained_for_them(skills: tuple[str, ...], sche
 def test_an_answer_that_must_be_empty_generates_no_tokens() -> None:
     one = question(regex="")
     request = bound(one)
-    assert (request.prompt, request.budget, request.grammar.finish_reason) == ((), 0, "stop")
+    assert (request.budget, request.grammar.finish_reason) == (0, "stop")
     assert one.finish(Completion((), "stop", METRICS)) == {"answer": ""}
 
 
