@@ -93,9 +93,7 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, images: int, sizes:
     needed = before + len(prompt)
     if needed > prompts.max_context:
         parts = f" ({before} for {what} + {len(prompt)} for the prompt)" if before else ""
-        advice = (
-            "give fewer or smaller images, or shorten the text" if inline is not None and images else "shorten the text"
-        )
+        smaller = "give fewer or smaller images, or " if inline is not None and images else ""
         raise CapacityError(
             f"the request needs {needed} positions{parts}, but this model's context has {prompts.max_context}: "
             f"{smaller}shorten the text by {needed - prompts.max_context} tokens or more"

@@ -48,7 +48,8 @@ class Bench:
                 {"skill": "point", "object": "key", **options, "image": make_image(2)},
                 {"skill": "caption", "length": "short", **about},
                 {"skill": "query", "question": "why?", **options},
-                {"skill": "query", "question": "how many?", "schema": bool, **options},
+                # Longer than the shortest answer, which would need no step at all.
+                {"skill": "query", "question": "how many?", "schema": bool, **options, "settings": {}},
             ]
         )
 
@@ -133,21 +134,24 @@ def test_a_lost_device_ends_every_request_and_a_restart_answers_again(bench: Ben
     bench.check_whole(before)
 
 
-def spoil(bench: Bench, patch: pytest.MonkeyPatch, rows: slice) -> None:
-    """Let decode steps leave NaN in some rows."""
-    work = runner(bench.model).decode
+def spoil(bench: Bench, patch: pytest.MonkeyPatch, rows: slice, *kinds: str) -> None:
+    """Let steps of some kinds leave NaN in some rows."""
 
-    def decode(slot: Slot, count: int) -> None:
-        work(slot, count)
-        runner(bench.model)._buffers[slot.index].hidden[rows] = torch.nan
+    def spoiled(work: Callable[..., None]) -> Callable[..., None]:
+        def run(slot: Slot, given: Any) -> None:
+            work(slot, given)
+            runner(bench.model)._buffers[slot.index].hidden[rows] = torch.nan
 
-    patch.setattr(runner(bench.model), "decode", decode)
+        return run
+
+    for kind in kinds:
+        patch.setattr(runner(bench.model), kind, spoiled(getattr(runner(bench.model), kind)))
 
 
 def test_nan_in_one_row_ends_one_request_of_a_step(bench: Bench) -> None:
     before = resources(bench.model)
     with pytest.MonkeyPatch.context() as patch:
-        spoil(bench, patch, slice(0, 1))
+        spoil(bench, patch, slice(0, 1), "decode")
         two = [{"skill": "caption", "image": make_image(seed), "settings": SHORT} for seed in (3, 4)]
         whole = [on_thread(lambda task=task: bench.model.batch([task])[0]) for task in two]
         outcomes = [one.result(GUARD) for one in whole]
@@ -159,7 +163,7 @@ def test_nan_in_one_row_ends_one_request_of_a_step(bench: Bench) -> None:
 def test_nan_in_all_rows_ends_their_requests_and_no_engine(bench: Bench) -> None:
     before = resources(bench.model)
     with pytest.MonkeyPatch.context() as patch:
-        spoil(bench, patch, slice(None))
+        spoil(bench, patch, slice(None), "decode", "prefill")
         outcomes = bench.ask()
     assert all(isinstance(one, NumericalError) for one in outcomes)
     assert bench.model.alive
