@@ -93,7 +93,7 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, images: int, sizes:
     needed = before + len(prompt)
     if needed > prompts.max_context:
         parts = f" ({before} for {what} + {len(prompt)} for the prompt)" if before else ""
-        smaller = "give fewer or smaller images, or " if inline is not None and images else ""
+        smaller = "give fewer or smaller images, or " if sizes else ""
         raise CapacityError(
             f"the request needs {needed} positions{parts}, but this model's context has {prompts.max_context}: "
             f"{smaller}shorten the text by {needed - prompts.max_context} tokens or more"
