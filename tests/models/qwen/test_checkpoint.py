@@ -208,6 +208,7 @@ def tasks_of(count: int) -> list[dict[str, Any]]:
     return tasks
 
 
+@pytest.mark.long
 def test_pipelined_equals_blocking_equals_one_at_a_time(folder: Path) -> None:
     tasks = tasks_of(24)
     short = {**ENGINE, "kv_cache_bytes": None}
@@ -229,6 +230,7 @@ def rounded(value: Any) -> Any:
     return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+@pytest.mark.long
 def test_boxes_points_and_typed_places_lie_in_the_image(model: VisionModel) -> None:
     boxes, points = [], []
     for seed in range(6):
@@ -248,6 +250,7 @@ def test_boxes_points_and_typed_places_lie_in_the_image(model: VisionModel) -> N
     assert all(0 < item["score"] <= 1 for item in (*boxes, *points))
 
 
+@pytest.mark.long
 def test_a_picture_that_cannot_be_resized_fails_its_own_call_alone(model: VisionModel) -> None:
     strip = noise(0, (1, 201))
     tasks = [
@@ -271,7 +274,8 @@ def test_more_images_than_the_context_holds_are_refused_with_the_numbers(model: 
     ):
         model.query([IMAGES[2]] * 12, "What changed?")
     with pytest.raises(
-        CapacityError, match=r"needs \d+ positions, but this model's context has 400: shorten the text by"
+        CapacityError,
+        match=r"needs \d+ positions \(3 for 1 image .*, but this model's context has 400: shorten the text by",
     ):
         model.query(IMAGES[2], "What? " * 200)
 
