@@ -68,7 +68,7 @@ def test_bad_tasks_of_a_batch_fail_alone_at_their_index(model: VisionModel, run_
     assert [results[0], results[3], results[9]] == [wanted] * 3
     kinds = [ImageDecodeError, PromptError, InputError, UnknownArgumentError, InputError, InputError, SettingsError]
     assert [type(results[n]) for n in (1, 2, 4, 5, 6, 7, 8)] == kinds
-    assert "caption, query, detect, point, segment" in str(results[4])
+    assert "caption, query, chat, detect, point, segment" in str(results[4])
     assert "detect() takes no argument 'length'" in str(results[5])
     assert all(str(results[n]).startswith(f"task {n}: ") for n in (1, 2, 4, 5, 6, 7, 8))
 
