@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from photonlite.errors import CheckpointError
+from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
@@ -66,7 +66,6 @@ _FLAT_TAU = ".attn.tau.wqwv"  # ends names of two matrices, one above the other
 _QUANTISED_PARTS = (".packed", ".zero_point")
 _FP8 = "F8_E4M3"
 _SKIPPED_PART = ".kv_quantizer."  # scales of an FP8 cache: the engine estimates its own
-_NAMED = 5  # tensors in an error message; the others are counted
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,9 @@ def load_model(
     with torch.device("meta"):
         model = MoondreamModel(config)
     expected = model.state_dict()
-    _check({name: tuple(value.shape) for name, value in expected.items()}, sources)
+    shapes = {name: tuple(value.shape) for name, value in expected.items()}
+    stored = {name: sources[name].stored_shape(shape) if name in sources else shape for name, shape in shapes.items()}
+    check_tensors({name: source.info for name, source in sources.items()}, stored)
     state = {}
     mapped = read_tensors(source.info for source in sources.values())
     for (name, source), (_, tensor) in zip(sources.items(), mapped, strict=True):
@@ -144,17 +145,10 @@ def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, Source]:
             continue
         experts = info.dtype == _FP8 and len(info.shape) == 3
         if (not experts and info.dtype not in FLOAT_BYTES) or any(part in name for part in _QUANTISED_PARTS):
-            raise CheckpointError(
-                f"{info.file} is quantised ({info.name} has type {info.dtype}), which is not supported: use a release "
-                f"in {', '.join(FLOAT_BYTES)}"
-            )
+            raise quantised(info)
         for part, source in _parts(name, info):
             if part in sources:
-                other = sources[part].info
-                raise CheckpointError(
-                    f"{info.name} in {info.file} and {other.name} in {other.file} are the same parameter: "
-                    "remove one of them"
-                )
+                raise given_twice(info, sources[part].info)
             sources[part] = source
     return sources
 
@@ -164,24 +158,3 @@ def _parts(name: str, info: TensorInfo) -> list[tuple[str, Source]]:
     if name.endswith(_FLAT_TAU):
         return [(name.removesuffix("wqwv") + part, Source(info, half=half)) for half, part in enumerate(("wq", "wv"))]
     return [(name, Source(info, transposed=info.name.endswith(_FLAT_FEATURES)))]
-
-
-def _check(expected: Mapping[str, tuple[int, ...]], sources: Mapping[str, Source]) -> None:
-    """Raise CheckpointError where tensors do not fit; it shows names and shapes of the files."""
-    missing = [name for name in expected if name not in sources]
-    unexpected = [source.info.name for name, source in sources.items() if name not in expected]
-    misshapen = []
-    for name, source in sources.items():
-        if name in expected and source.info.shape != (shape := source.stored_shape(expected[name])):
-            misshapen.append(f"{source.info.name} is {list(source.info.shape)} where {list(shape)} is expected")
-    problems = [
-        f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
-        for what, items in (("missing", missing), ("unexpected", unexpected), ("wrongly shaped", misshapen))
-        if items
-    ]
-    if problems:
-        where = next(iter(sources.values())).info.file.parent if sources else "the checkpoint"
-        raise CheckpointError(
-            f"the tensors in {where} do not fit its config.json: {'. '.join(problems)}. Check that the weights are "
-            "whole and that config.json belongs to them"
-        )

@@ -9,14 +9,13 @@ Files with a mixture of both prefixes exist, so each name is read by itself. Dat
 would change, or the process die, when the file is replaced in place.
 """
 
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
-from photonlite.errors import CheckpointError
+from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
@@ -45,8 +44,6 @@ _NAMES = (
 
 _TIED = re.compile(r"(language_model\.)?lm_head\.weight")  # some files store the embedding a second time
 _COMPUTED = ("rotary_emb.inv_freq", "position_ids")  # ends of names of what is computed instead
-_PATCHES = "vision.patch_embed.weight"  # stored as a convolution
-_NAMED = 5  # tensors in an error message; the others are counted
 
 
 def load_model(
@@ -65,7 +62,7 @@ def load_model(
         model = PaliGemmaModel(config, first_location)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     sources = _by_name(read_headers(files))
-    _check(sources, shapes)
+    check_tensors(sources, shapes, convolution="vision.patch_embed.weight")
     state = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
     for name, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
         state[name].copy_(mapped.reshape(shapes[name]))
@@ -88,36 +85,8 @@ def _by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
             continue
         name = name_of(info.name)
         if info.dtype not in FLOAT_BYTES:
-            raise CheckpointError(
-                f"{info.file} is quantised ({info.name} has type {info.dtype}), which is not supported: use a release "
-                f"in {', '.join(FLOAT_BYTES)}"
-            )
+            raise quantised(info)
         if name in sources:
-            raise CheckpointError(
-                f"{info.name} in {info.file} and {sources[name].name} in {sources[name].file} are the same parameter: "
-                "remove one of them"
-            )
+            raise given_twice(info, sources[name])
         sources[name] = info
     return sources
-
-
-def _check(sources: Mapping[str, TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError where tensors do not fit; it shows names and shapes of the files."""
-    missing = [name for name in shapes if name not in sources]
-    unexpected = [info.name for name, info in sources.items() if name not in shapes]
-    misshapen = []
-    for name, info in sources.items():
-        flat = (info.shape[0], math.prod(info.shape[1:])) if name == _PATCHES else info.shape
-        if name in shapes and flat != shapes[name]:
-            misshapen.append(f"{info.name} is {list(info.shape)} where {list(shapes[name])} is expected")
-    problems = [
-        f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
-        for what, items in (("missing", missing), ("unexpected", unexpected), ("wrongly shaped", misshapen))
-        if items
-    ]
-    if problems:
-        where = next(iter(sources.values())).file.parent if sources else "the checkpoint"
-        raise CheckpointError(
-            f"the tensors in {where} do not fit its config.json: {'. '.join(problems)}. Check that the weights are "
-            "whole and that config.json belongs to them"
-        )

@@ -10,15 +10,15 @@ change, or the process die, when the file is replaced in place.
 """
 
 import itertools
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from photonlite.errors import CheckpointError
+from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.qwen.config import QwenConfig, TextConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
@@ -55,9 +55,8 @@ _NAMES = (
 _JOINED = ((r"\.self_attn\.([qkv])_proj\.", ".attn.qkv."), (r"\.mlp\.(gate|up)_proj\.", ".mlp.gate_up."))
 """Parts that are stored apart, and the name of the whole."""
 
-_HEAD, _PATCHES = "text.head", "vision.patch_embed.weight"
+_HEAD = "text.head"
 _COMPUTED = ("rotary_emb.inv_freq", "rotary_pos_emb.inv_freq")  # ends of names of tables that are computed instead
-_NAMED = 5  # tensors in an error message; the others are counted
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,8 @@ def load_model(
         model = QwenModel(config, images)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     rows = {place: rows for name, shape in shapes.items() for place, rows in _places(name, shape[0], config.text)}
-    _check(sources, shapes, rows)
+    wanted = {place: (taken.stop - taken.start, *shapes[place.name][1:]) for place, taken in rows.items()}
+    check_tensors(sources, wanted, convolution=Place("vision.patch_embed.weight"))
     state = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
     for place, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
         target = state[place.name][rows[place]]
@@ -121,15 +121,9 @@ def _by_place(infos: Iterable[TensorInfo], *, tied: bool) -> dict[Place, TensorI
         if tied and place.name == _HEAD:
             continue  # some releases store the embedding a second time
         if info.dtype not in FLOAT_BYTES:
-            raise CheckpointError(
-                f"{info.file} is quantised ({info.name} has type {info.dtype}), which is not supported: use a release "
-                f"in {', '.join(FLOAT_BYTES)}"
-            )
+            raise quantised(info)
         if place in sources:
-            raise CheckpointError(
-                f"{info.name} in {info.file} and {sources[place].name} in {sources[place].file} are the same "
-                "parameter: remove one of them"
-            )
+            raise given_twice(info, sources[place])
         sources[place] = info
     return sources
 
@@ -155,31 +149,3 @@ def _places(name: str, rows: int, text: TextConfig) -> list[tuple[Place, slice]]
     ends = list(itertools.accumulate(sizes.values()))
     parts = zip(sizes.items(), ends, strict=True)
     return [(Place(name, part), slice(end - size, end)) for (part, size), end in parts]
-
-
-def _check(
-    sources: Mapping[Place, TensorInfo], shapes: Mapping[str, tuple[int, ...]], rows: Mapping[Place, slice]
-) -> None:
-    """Raise CheckpointError where tensors do not fit; it shows names and shapes of the files."""
-    missing = [str(place) for place in rows if place not in sources]
-    unexpected = [info.name for place, info in sources.items() if place not in rows]
-    misshapen = []
-    for place, info in sources.items():
-        if place in rows:
-            taken = rows[place]
-            shape = (taken.stop - taken.start, *shapes[place.name][1:])
-            # The patch embedding is stored as a convolution.
-            flat = (info.shape[0], math.prod(info.shape[1:])) if place.name == _PATCHES else info.shape
-            if flat != shape:
-                misshapen.append(f"{info.name} is {list(info.shape)} where {list(shape)} is expected")
-    problems = [
-        f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
-        for what, items in (("missing", missing), ("unexpected", unexpected), ("wrongly shaped", misshapen))
-        if items
-    ]
-    if problems:
-        where = next(iter(sources.values())).file.parent if sources else "the checkpoint"
-        raise CheckpointError(
-            f"the tensors in {where} do not fit its config.json: {'. '.join(problems)}. Check that the weights are "
-            "whole and that config.json belongs to them"
-        )
