@@ -20,7 +20,8 @@ from photonlite.errors import SettingsError, SpatialRefError, UnsupportedSkillEr
 from photonlite.grammar.decoding.grammars import PATH_GRID, PathIds, Vocabulary
 from photonlite.grammar.prompts import Conversations, InlineImages
 from photonlite.models.moondream.config import MoondreamConfig, Template
-from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
+from photonlite.models.prompting import TokenizedText
+from photonlite.models.tokenizer import Tokenizer
 from photonlite.request import Token
 from photonlite.settings import plain
 
@@ -28,7 +29,7 @@ _LENGTHS = ("short", "normal", "long")
 _COMMANDS = frozenset("MmLlHhVvCcSsQqTtZz")
 
 
-class MoondreamPrompts:
+class MoondreamPrompts(TokenizedText):
     """Encodes prompts for one checkpoint and decodes its text.
 
     Prompts raise UnsupportedSkillError for what the checkpoint was not trained for, SpatialRefError for an invalid
@@ -108,21 +109,6 @@ class MoondreamPrompts:
                 "integers: use the tokenizer.json it was trained with"
             )
         return self._prompt("segment", subject, refs)
-
-    def spell(self, text: str) -> tuple[int, ...]:
-        """Encode text as the model writes it, without special ids."""
-        return tuple(self._tokenizer.spell(text))
-
-    def pieces(self) -> list[bytes]:
-        """Return the bytes of each id; none for one that is special or has no token."""
-        return self._tokenizer.pieces(self.vocab_size)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special ones vanish."""
-        return self._tokenizer.decode(ids)
-
-    def detokenizer(self) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer(self._tokenizer)
 
     def _prompt(
         self, skill: str, text: str, refs: Sequence[Sequence[float]] = (), *, reasoning: bool = False

@@ -8,12 +8,12 @@ query     image bos "answer en Why?" new-line   the question "ocr" is a task of 
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.errors import CheckpointError, ImageError, PromptError, SettingsError, UnsupportedSkillError
+from photonlite.errors import CheckpointError, ImageError, PromptError, UnsupportedSkillError
 from photonlite.grammar.decoding.corners import CornerIds, CornersFormat
 from photonlite.grammar.decoding.grammars import NO_ID, PathIds, Vocabulary
 from photonlite.grammar.prompts import PlaceKind, Places, Size
@@ -21,7 +21,8 @@ from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.images import SquareImages
 from photonlite.models.paligemma.masks import CODES
 from photonlite.models.paligemma.model import LOCATIONS
-from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
+from photonlite.models.prompting import TokenizedText, caption_question, refuse_reasoning, refuse_references
+from photonlite.models.tokenizer import Tokenizer
 from photonlite.request import IMAGE, Token
 
 SKILLS = ("caption", "query", "detect")
@@ -36,7 +37,7 @@ _MASK_CODES = 128
 DecodeMask = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float32]]
 
 
-class PaliGemmaPrompts:
+class PaliGemmaPrompts(TokenizedText):
     """Encodes prompts for one checkpoint and decodes its text; `decode_mask` is None without a decoder of outlines.
 
     Prompts raise UnsupportedSkillError for what the family does not do, and PromptError for text that cannot be
@@ -78,17 +79,14 @@ class PaliGemmaPrompts:
 
     def caption(self, length: str) -> tuple[Token, ...]:
         """Return the prompt for a description; SettingsError for an unknown length."""
-        if length not in _CAPTIONS:
-            raise SettingsError(f"caption length {str(length)[:40]!r} is unknown: it is one of {', '.join(_CAPTIONS)}")
-        return self._ask(_CAPTIONS[length])
+        return self._ask(caption_question(_CAPTIONS, length))
 
     def query(self, question: str, *, reasoning: bool, refs: Places, images: int = 1) -> tuple[Token, ...]:
         """Return the prompt for a question about one image; the question "ocr" asks for the text in it."""
-        if reasoning:
-            raise UnsupportedSkillError("this family has no reasoning of its own: ask with reasoning=False")
+        refuse_reasoning(reasoning)
         if images == 0:
             raise ImageError("there is no image: this model answers about one, hand it in")
-        _refuse(refs)
+        refuse_references(refs)
         return self._ask(_OCR if question.lower() == _OCR else f"answer en {question}")
 
     def detect(self, subject: str) -> tuple[Token, ...]:
@@ -100,7 +98,7 @@ class PaliGemmaPrompts:
     def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
         if self._decode_mask is None:
             raise UnsupportedSkillError(f"outlines of this model need a decoder of masks: {self._no_masks}")
-        _refuse(refs)
+        refuse_references(refs)
         return self._ask(f"segment {_joined(subject)}")
 
     def encode(self) -> tuple[Token, ...]:
@@ -134,23 +132,6 @@ class PaliGemmaPrompts:
             raise UnsupportedSkillError(f"outlines of this model need a decoder of masks: {self._no_masks}")
         return self._decode_mask(np.array(codes, np.int64) - self._ids.codes[0])
 
-    # ---- text
-
-    def spell(self, text: str) -> tuple[int, ...]:
-        """Encode text as the model writes it, without special ids."""
-        return tuple(self._tokenizer.spell(text))
-
-    def pieces(self) -> list[bytes]:
-        """Return the bytes of each id; none for one that is special or has no token."""
-        return self._tokenizer.pieces(self.vocab_size)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special ones vanish."""
-        return self._tokenizer.decode(ids)
-
-    def detokenizer(self) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer(self._tokenizer)
-
 
 def _labels(subject: str) -> tuple[str, ...]:
     labels = tuple(dict.fromkeys(filter(None, map(str.strip, subject.split(_SEPARATOR)))))
@@ -161,11 +142,6 @@ def _labels(subject: str) -> tuple[str, ...]:
 
 def _joined(subject: str) -> str:
     return f" {_SEPARATOR} ".join(_labels(subject))
-
-
-def _refuse(refs: Places) -> None:
-    if refs:
-        raise UnsupportedSkillError("this checkpoint was not trained for spatial references: ask without them")
 
 
 def _numbered(tokenizer: Tokenizer, name: str, digits: int, count: int) -> tuple[int, ...]:

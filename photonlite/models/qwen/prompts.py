@@ -7,19 +7,20 @@ detect     image  "Locate every instance ... bbox"     point    image  "... poin
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Never
 
-from photonlite.errors import SettingsError, UnsupportedSkillError
+from photonlite.errors import UnsupportedSkillError
 from photonlite.grammar.decoding.grammars import NO_ID, PathIds, Vocabulary
 from photonlite.grammar.decoding.items import ItemFormat
 from photonlite.grammar.prompts import PlaceKind, Places, Size
+from photonlite.models.prompting import TokenizedText, caption_question, refuse_reasoning, refuse_references
 from photonlite.models.qwen import boxes
 from photonlite.models.qwen.boxes import ItemSpelling
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.template import END, END_OF_TEXT, ChatTemplate
-from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
+from photonlite.models.tokenizer import Tokenizer
 from photonlite.request import IMAGE, Token, Turn
 
 SKILLS = ("caption", "query", "detect", "point")
@@ -31,7 +32,7 @@ _CAPTIONS = {
 }
 
 
-class QwenPrompts:
+class QwenPrompts(TokenizedText):
     """Encodes prompts for one checkpoint and decodes its text.
 
     Prompts raise UnsupportedSkillError for what the family does not do, and PromptError for text that cannot be
@@ -82,22 +83,19 @@ class QwenPrompts:
 
     def caption(self, length: str) -> tuple[Token, ...]:
         """Return the prompt for a description; SettingsError for an unknown length."""
-        if length not in _CAPTIONS:
-            raise SettingsError(f"caption length {str(length)[:40]!r} is unknown: it is one of {', '.join(_CAPTIONS)}")
-        return self._ask(_CAPTIONS[length])
+        return self._ask(caption_question(_CAPTIONS, length))
 
     def query(self, question: str, *, reasoning: bool, refs: Places, images: int = 1) -> tuple[Token, ...]:
         """Return the prompt for a question about so many images."""
-        if reasoning:
-            raise UnsupportedSkillError("this family has no reasoning of its own: ask with reasoning=False")
-        _refuse(refs)
+        refuse_reasoning(reasoning)
+        refuse_references(refs)
         return self._ask(question, images)
 
     def detect(self, subject: str) -> tuple[Token, ...]:
         return self._ask(boxes.question("detect", subject, self._config.version))
 
     def point(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
-        _refuse(refs)
+        refuse_references(refs)
         return self._ask(boxes.question("point", subject, self._config.version))
 
     def segment(self, subject: str, *, refs: Places) -> tuple[Token, ...]:
@@ -135,25 +133,3 @@ class QwenPrompts:
         rows, columns = self.positions_of(size)
         factor = self._images.factor
         return boxes.bounds(kind, self._config.version, (columns * factor, rows * factor))
-
-    # ---- text
-
-    def spell(self, text: str) -> tuple[int, ...]:
-        """Encode text as the model writes it, without special ids."""
-        return tuple(self._tokenizer.spell(text))
-
-    def pieces(self) -> list[bytes]:
-        """Return the bytes of each id; none for one that is special or has no token."""
-        return self._tokenizer.pieces(self.vocab_size)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special ones vanish."""
-        return self._tokenizer.decode(ids)
-
-    def detokenizer(self) -> IncrementalDetokenizer:
-        return IncrementalDetokenizer(self._tokenizer)
-
-
-def _refuse(refs: Places) -> None:
-    if refs:
-        raise UnsupportedSkillError("this checkpoint was not trained for spatial references: ask without them")
