@@ -73,8 +73,8 @@ EXAMPLES = {
   photonlite models --json""",
     "verify": """\
   photonlite verify
-  photonlite verify --model Qwen/Qwen3-VL-2B-Instruct --device cuda
-  photonlite verify --model path/to/checkpoint --dtype float32 --json""",
+  photonlite verify Qwen/Qwen3-VL-2B-Instruct --device cuda
+  photonlite verify path/to/checkpoint --dtype float32 --json""",
 }
 
 
@@ -119,6 +119,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     text = TEXT.get(command)
     images = f"IMAGE... {text}" if text else "IMAGE..."
     usage = f"{command} {images}" if command in (*SKILLS, "export") else command
+    usage += " [MODEL]" if command == "verify" else ""
     parser = _Parser(
         f"photonlite {command}",
         f"photonlite {usage} [options]",
@@ -134,9 +135,11 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         parser.add_argument("images", nargs="+", metavar=images, help=source + last)
     if command != "models":
         group = parser.add_argument_group("model")
-        group.add_argument(
-            "--model", help="a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
-        )
+        what = "a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
+        if command == "verify":
+            group.add_argument("model", nargs="?", metavar="MODEL", help=what)
+        else:
+            group.add_argument("--model", help=what)
         group.add_argument("--revision", help="branch, tag or commit of a Hub id")
         group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
         group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))

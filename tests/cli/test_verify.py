@@ -32,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_table_is_printed_and_the_code_tells(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--device", "cpu"]) == 0
     assert "ok" in capsys.readouterr().out
-    assert main(["verify", "--model", "bad", "--dtype", "float32"]) == 1
+    assert main(["verify", "bad", "--dtype", "float32"]) == 1
     lines = capsys.readouterr().out.splitlines()
 
     assert [line.split()[0] for line in lines] == ["CHECK", "features", "logits"]
@@ -42,7 +42,7 @@ def test_a_table_is_printed_and_the_code_tells(asked: list[Any], capsys: pytest.
 
 
 def test_json_lines_hold_every_field(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--model", "bad", "--json"]) == 1
+    assert main(["verify", "bad", "--json"]) == 1
 
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["check"], first["passed"], second["passed"]) == ("features", True, False)
@@ -63,5 +63,5 @@ def test_a_family_without_another_implementation_is_named_as_such(
 
 
 def test_a_model_that_is_not_there_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", "--model", "nowhere/at/all"]) == 2
+    assert main(["verify", "nowhere/at/all"]) == 2
     assert "unknown model" in capsys.readouterr().err
