@@ -266,7 +266,7 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
 
 
 def ratio_row(what: str, rounds: int, ask: Callable[[bool, int], None], streams: int) -> str:
-    """Measure both ways by turns, after a warm-up; return their ratio: above 1, runs are quicker."""
+    """Measure both ways alternately, after a warm-up; return their ratio: above 1, runs are faster."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for place in range(rounds + 1):
         for runs in (True, False):

@@ -3,7 +3,7 @@
 Encoder and prefill are launches of the whole engine on images it has not seen, timed by events on its compute stream.
 Preprocessing is the engine's own path of an image, timed by itself.
 
-Of shapes of Qwen-VL (`--shape qwen3-vl-2b`) it times the vision tower: see bench/gpu/towers.py.
+For the shapes of Qwen-VL (`--shape qwen3-vl-2b`) it times the vision tower instead: see bench/gpu/towers.py.
 
 Floors: the model's own products and its attention, each timed alone in the same run (see bench/gpu/floors.py); for
 preprocessing the image's bytes over the bandwidth of copies from page-locked memory.

@@ -4,10 +4,10 @@
 python -m bench.serve.tenants --output tenants.md
 ```
 
-A checkpoint, served by `photonlite serve` with two keys. In each trial he asks about an image, and then she
-asks about the same one, or, as a coin says, about one that nobody has asked about. The area under the ROC curve (AUC)
-is the chance that an answer of the first kind comes sooner than one of the second: 0.5 tells nothing, 1 everything. As
-a check that the times can tell at all, the same is done with her own key in the place of his.
+The shipped or another checkpoint is served by `photonlite serve` with two keys. In each trial a first tenant asks about
+an image. Then a second tenant asks about the same image or, at random, about one that was never asked about. The area
+under the ROC curve (AUC) is the probability that an answer of the first kind comes sooner than one of the second: 0.5
+tells nothing, 1 everything. As a control, the second tenant takes the place of the first one too.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from bench.serve.server import child, wait_for
 from bench.serve.wire import Client
 
 HOST: Final = "127.0.0.1"
-KEYS: Final = {"she": "she-0123456789abcdef", "he": "he-0123456789abcdef"}
+KEYS: Final = {"first": "first-0123456789abcdef", "second": "second-0123456789abcdef"}
 AIM: Final = (0.45, 0.55)
 PATIENCE_S: Final = 180.0
 _WARMUP: Final = 20
@@ -64,7 +64,7 @@ async def first_token_s(client: Client, image: bytes, who: str) -> float:
 
 
 async def trials(port: int, images: Sequence[bytes], before: str, seed: int) -> tuple[list[float], list[float]]:
-    """Return the seconds to her first tokens about images that `before` has asked about, and about others.
+    """Return the seconds to the first tokens about images that `before` has asked about, and about others.
 
     Two images make a trial; as many are known as unknown, in random order.
     """
@@ -75,7 +75,7 @@ async def trials(port: int, images: Sequence[bytes], before: str, seed: int) -> 
     found: dict[bool, list[float]] = {True: [], False: []}
     for number, ((first, second), known) in enumerate(zip(pairs, coins, strict=True)):
         await first_token_s(client, first, before)
-        seconds = await first_token_s(client, first if known else second, "she")
+        seconds = await first_token_s(client, first if known else second, "second")
         if number >= _WARMUP:
             found[known].append(seconds)
     client.close()
@@ -110,13 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve += [] if options.model is None else ["--model", options.model]
         with child([*serve, "--api-key-file", str(keys)], PATIENCE_S) as lines:
             port = int(wait_for(lines, "listening", PATIENCE_S)["port"])
-            for number, (before, asked) in enumerate((("he", "another tenant"), ("she", "herself"))):
-                count = options.trials if before == "he" else max(100, options.trials // 6)
+            for number, (before, asked) in enumerate((("first", "another tenant"), ("second", "the same tenant"))):
+                count = options.trials if before == "first" else max(100, options.trials // 6)
                 images = jpegs(tuple(options.size), 2 * count, number << 18)
                 known, unknown = asyncio.run(trials(port, images, before, options.seed + number))
                 value = auc(known, unknown)
-                reached.append(AIM[0] <= value <= AIM[1] if before == "he" else value > 0.9)
-                aim = f"{AIM[0]} to {AIM[1]}" if before == "he" else "over 0.9"
+                reached.append(AIM[0] <= value <= AIM[1] if before == "first" else value > 0.9)
+                aim = f"{AIM[0]} to {AIM[1]}" if before == "first" else "over 0.9"
                 rows.append(row_of(asked, known, unknown, aim, reached=reached[-1]))
     command = shlex.join(["python", "-m", "bench.serve.tenants", *(sys.argv[1:] if arguments is None else arguments)])
     head = ["asked before by", "known", "unknown", "first token, known (ms)", "unknown (ms)", "AUC ± its error", "aim"]

@@ -24,7 +24,7 @@ class Layout:
 def lay_out(model: Model, request: Request, images: ListLike[ImageRef]) -> Layout:
     """Give each image of a request its positions; may raise an ImageError for one that the model cannot read.
 
-    A request that asks for nothing, with neither a prompt nor a budget, has no use for its images.
+    A request with neither a prompt nor a budget computes nothing, so its images get no positions.
     """
     shape, spec = model.shape, model.crop_spec
     marks = sum(token.id == IMAGE.id for token in request.prompt)

@@ -27,7 +27,7 @@ class RaySettings:
         ingresses: Processes that take requests in and choose the replica.
         load_factor: A replica passes requests on while it has more open than so many times the mean.
         least_load: Open requests up to which a replica passes none on, whatever the mean; None for as many as it
-            decodes together: until then nobody waits in a queue.
+            decodes together: up to then no request waits in its queue.
 
     Raises:
         SettingsError: A value is out of its range, or `max_replicas` is below `replicas`.

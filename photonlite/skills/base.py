@@ -17,7 +17,7 @@ MAX_OBJECT_CHARACTERS = 1_000
 MAX_QUESTION_CHARACTERS = 4_000
 
 ANY_SIZE = (1_000, 1_000)
-"""Of an image that is not known yet: its request is made again when it is."""
+"""Stands for the size of an image that has not been read yet; the request is built again once it has."""
 
 SpatialRefs: TypeAlias = Sequence[Sequence[float] | Mapping[str, Any] | Box | Point] | Mapping[str, Any] | Box | Point
 """Points (x, y) and boxes (x_min, y_min, x_max, y_max), normalised to [0, 1], as numbers or as results hold them.
