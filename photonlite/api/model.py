@@ -85,7 +85,7 @@ class VisionModel:
         reads_several: Whether questions and conversations may be about several images.
         sight: Pixels along a side of an image that the model reads without shrinking it; tile="auto" goes by that.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
-        sampling_defaults: Settings for text in the checkpoint's generation_config.json, by the names of `settings`; empty
+        sampling_defaults: Settings for text in the checkpoint's generation_config.json, by names of `settings`; empty
             for greedy decoding. `load(sampling="checkpoint")` uses them as defaults.
         thumbnails: Whether results keep a JPEG of their image, of at most 512 pixels a side and 64 KiB, and draw
             themselves on it in notebooks. Those of real-time requests never do.
