@@ -14,6 +14,7 @@ It holds a request's body until the answer is complete, and nothing of any model
 import asyncio
 import dataclasses
 import ipaddress
+import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
@@ -36,7 +37,7 @@ from photonlite.server.app import cors
 from photonlite.server.bodies.reading import read_body
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.limits.callers import Caller, identify
+from photonlite.server.limits.callers import Caller, check_metrics, identify
 from photonlite.server.limits.limiter import Hold, Permit, RequestLimiter
 from photonlite.server.routes.realtime import GOING_AWAY
 from photonlite.server.transport.logs import log
@@ -114,7 +115,7 @@ class Forwarder:
     async def metrics(self, request: Request) -> Response:
         """Answer with every replica's metrics, told apart by the label `replica`, and the ingress's own."""
         check_reach(request, self._config)
-        identify(request, self._config)
+        check_metrics(request, self._config)
         try:
             text = joined(await self._engines.metrics())
         except ReplicaLostError as cause:
@@ -160,15 +161,16 @@ class Forwarder:
 
     async def _relay_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # "websocket.connect", which the replica gives its application
-        connection, sent = request_id(scope), Progress(send)
-        messages = self._engines.connect(carried_scope(scope, connection), connection)
+        # Not the request's id, which a client may choose: it could name the WebSocket of another one.
+        connection, sent = secrets.token_hex(16), Progress(send)
+        messages = self._engines.connect(carried_scope(scope, request_id(scope)), connection)
         try:
             async with asyncio.TaskGroup() as group:
                 pump = group.create_task(self._pump(connection, receive, sent.started))
                 await self._pass_on(messages, sent)
                 pump.cancel()
         except* ReplicaLostError as group_of_one:
-            self._note_loss(connection, group_of_one.exceptions[0], again=False)
+            self._note_loss(request_id(scope), group_of_one.exceptions[0], again=False)
             if not sent.begun:
                 raise _lost() from group_of_one
             if not sent.complete:

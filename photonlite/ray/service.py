@@ -19,7 +19,6 @@ from starlette.types import Message, Scope
 
 from photonlite.cli.serve import load_served
 from photonlite.engine.build import CPU_BATCH, CUDA_BATCH
-from photonlite.errors import EngineDiedError
 from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.ray.hosting import HostedApp, UnknownConnectionError
 from photonlite.ray.ingress import ReplicaLostError, create_ingress
@@ -28,10 +27,10 @@ from photonlite.ray.router import AffinityRouter
 from photonlite.ray.settings import RaySettings, ServiceSettings, read_service_settings
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.routes.service import STALLED_S, unfit
+from photonlite.server.routes.service import STALLED_S
 from photonlite.server.run import decoding
 from photonlite.server.transport.logs import LOGGER, json_lines, log
-from photonlite.server.watchdog import ENGINE_DIED
+from photonlite.server.watchdog import ENGINE_DIED, HANG_S, Watchdog
 from photonlite.skills.names import SeveralNamesWarning
 
 _LOST: Final = (
@@ -44,7 +43,7 @@ _SPARE: Final = 64  # requests beyond the server's own limits, which answers the
 
 
 class EngineReplica:
-    """One engine behind the server's application. If the engine dies, so does the process: Serve starts another one."""
+    """One engine behind the server's application. Its process ends if it dies or hangs; Serve starts another one."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.name = serve.get_replica_context().replica_id.unique_id
@@ -59,6 +58,8 @@ class EngineReplica:
             self._app = create_app(self._model, served.server, images)
             self._hosted = HostedApp(self._app)
             self._resources = stack.pop_all()
+        hang_s = served.server.hang_s or HANG_S[self._model.device.type]
+        Watchdog(self._model, hang_s, loop=False).start()
         log("replica started", replica=self.name, model=self._model.name)
 
     async def answer(self, target: Target, scope: Scope, body: bytes) -> AsyncGenerator[list[Message], None]:
@@ -81,9 +82,7 @@ class EngineReplica:
         return self.name, generate_latest(self._app.state.http.registry).decode()
 
     def check_health(self) -> None:
-        self._check_engine()
-        if reason := unfit(self._model):
-            raise EngineDiedError(reason)
+        self._check_engine()  # one that hangs is the watchdog's
 
     def _check_engine(self) -> None:
         """End the process if the engine has died: requests whose answers have not begun go to other replicas."""

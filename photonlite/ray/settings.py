@@ -1,5 +1,6 @@
 """Settings of the service: those of `photonlite serve`, and how many replicas there are and what each of them takes."""
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,7 +69,10 @@ def read_service_settings(given: Mapping[str, Any], environ: Mapping[str, str] =
     check_names(given, f"in {_WHERE}", known)
     values = {cls: _given(cls, given) for cls in known}
     found = gather(values, None, environ, RaySettings)
-    return ServiceSettings(serve_settings(found), build(RaySettings, found[RaySettings]))
+    serve = serve_settings(found)
+    if serve.server.expose:  # the proxies listen: which name a client has asked for is not known here
+        serve = serve._replace(server=dataclasses.replace(serve.server, host="0.0.0.0"))
+    return ServiceSettings(serve, build(RaySettings, found[RaySettings]))
 
 
 def _given(cls: type, given: Mapping[str, Any]) -> dict[str, Given]:

@@ -56,6 +56,7 @@ class Watchdog:
     Args:
         model: Watched from `start` on, until it has died: then the server ends by itself.
         hang_s: Seconds that a step on the device may take.
+        loop: Whether the event loop is watched, too.
         beat: Called once a second, whatever hangs, as long as Python runs.
         end: Called with what hangs and for how long; does not return in production.
     """
@@ -66,13 +67,17 @@ class Watchdog:
         hang_s: float,
         beat: Callable[[], None] = lambda: None,
         end: Callable[[str, float], None] = end_hung,
+        *,
+        loop: bool = True,
     ) -> None:
         self._model = model
         self._hang_s = hang_s
         self._beat = beat
         self._end = end
+        self._watches_loop = loop
         self._resting = self._turned = False
-        self._engine_s = self._loop_s = 0.0  # observed without progress
+        # Observed without progress; of the engine also without a moment in which it did not wait for the device.
+        self._loop_s = self._engine_s = self._device_s = 0.0
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="photonlite-watchdog", daemon=True).start()
@@ -92,13 +97,15 @@ class Watchdog:
             return
         moved = self._model.last_tick_s < _TICKING_S
         self._engine_s = 0.0 if moved else self._engine_s + PERIOD_S
-        self._loop_s = 0.0 if self._turned else self._loop_s + PERIOD_S
+        self._device_s = self._device_s + PERIOD_S if not moved and self._model.waits_for_device else 0.0
+        self._loop_s = 0.0 if self._turned or not self._watches_loop else self._loop_s + PERIOD_S
         self._turned = False
         if self._loop_s >= self._hang_s:
             self._end("event loop", self._loop_s)
-        waits = self._model.waits_for_device
-        if self._engine_s >= self._hang_s * (1 if waits else _ON_HOST):
-            self._end("step on the device" if waits else "engine thread", self._engine_s)
+        if self._device_s >= self._hang_s:
+            self._end("step on the device", self._device_s)
+        elif self._engine_s >= self._hang_s * _ON_HOST:
+            self._end("engine thread", self._engine_s)
 
     def _run(self) -> None:
         pause = threading.Event()

@@ -253,6 +253,8 @@ def test_keys_are_checked_before_a_body_is_read_and_tenants_have_their_own_repli
         assert (refused.status, refused.code) == (401, "invalid_api_key")
         assert service.engines.asked == []
         assert (await service.get("/metrics")).status == 401
+        refused = await service.get("/metrics", headers={"authorization": f"Bearer {KEYS[0]}"})
+        assert (refused.status, refused.code) == (403, "metrics_refused")
         assert (await service.get("/health")).status == 200
         homes = {key: set[str]() for key in KEYS}
         for seed in range(8):
@@ -359,8 +361,8 @@ class Socket:
         return message
 
 
-async def opened(service: Service) -> Socket:
-    socket = Socket(service.app)
+async def opened(service: Service, **headers: str) -> Socket:
+    socket = Socket(service.app, **headers)
     assert (await socket.hear())["type"] == "websocket.accept"
     socket.send(text='{"task": "detect", "object": "mug", "deadline_ms": 10000}')
     return socket
@@ -377,6 +379,23 @@ def test_a_websocket_stays_at_one_replica() -> None:
         socket.leave()
         await socket.task
         assert service.engines.placement.open == dict.fromkeys(NAMES, 0)
+
+    run(main())
+
+
+def test_websockets_with_the_same_request_id_do_not_meet() -> None:
+    async def main() -> None:
+        service = Service()
+        service.engines.placement.order = lambda key: [NAMES[0]]  # type: ignore[method-assign]
+        one, other = [await opened(service, **{"x-request-id": "retry-1"}) for _ in range(2)]
+        one.send(bytes=PICTURE)
+        assert (await one.result())["frame"] == 0
+        one.leave()
+        await one.task
+        other.send(bytes=PICTURE)
+        assert (await other.result())["frame"] == 0
+        other.leave()
+        await other.task
 
     run(main())
 

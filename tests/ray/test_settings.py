@@ -46,6 +46,11 @@ def test_text_is_read_as_on_a_command_line() -> None:
     assert (made.serve.choice.model, made.serve.engine.fused) == ("some/model", False)
 
 
+def test_an_exposed_service_answers_under_any_name() -> None:
+    assert read({}).serve.server.is_local
+    assert not read({"expose": True}).serve.server.is_local
+
+
 def test_keys_come_from_their_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("a-key-of-16-characters weight=2\n")

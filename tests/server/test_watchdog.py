@@ -59,6 +59,18 @@ def test_work_on_the_host_may_take_ten_times_as_long() -> None:
     assert bench.look(1000) == [("engine thread", 50.0)]
 
 
+def test_time_on_the_host_does_not_count_as_time_of_the_device() -> None:
+    bench = Bench(Watched(last_tick_s=9.0))
+    assert bench.look(20) == []
+    bench.model.waits_for_device = True
+    assert bench.look(4) == []
+    bench.model.waits_for_device = False
+    assert bench.look(4) == []
+    bench.model.waits_for_device = True
+
+    assert bench.look(1000) == [("step on the device", 5.0)]
+
+
 def test_steps_that_end_within_the_limit_are_no_hang_however_many_there_are() -> None:
     bench = Bench(Watched(waits_for_device=True))
     for _ in range(100):
