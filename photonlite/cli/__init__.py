@@ -1,7 +1,8 @@
 """The command line: `photonlite detect desk.png banana`.
 
 Exit codes: 0 success, 1 a comparison of `verify` failed, 2 bad input (one line on stderr), 130 interrupted, 141
-stdout's pipe was closed; `serve` also 143 after a second SIGTERM.
+stdout's pipe was closed. `serve` also 1 for a stuck thread, 70 where the engine has died, 75 where it hung, and 128 and
+the number of a signal that ended it, such as that of a second SIGTERM.
 """
 
 import os

@@ -58,6 +58,7 @@ class Supervisor:
         self._max_restarts = max_restarts
         self._process: ServingProcess | None = None
         self._stopping = False
+        self._reload = False  # SIGHUP has come while a process was loading
         self._restarts: Counter[str] = Counter()
         self._in_a_row = 0
         self._device: str | None = None  # where a process has served
@@ -71,15 +72,16 @@ class Supervisor:
             self._signals = signals
             while True:
                 end = self._run_once()
-                if self._device is None:
-                    return end.code
                 if self._stopping:
                     return end.code if end.served_s else 0  # one that was loading had accepted nothing
+                if self._device is None:
+                    return end.code
                 if not self._wait_to_restart(end):
-                    return 0 if self._stopping else end.code
+                    return 0 if self._stopping else end.code or 1
 
     def _run_once(self) -> "End":
         """Run a process to its end."""
+        self._reload = False
         try:
             self._process = process = ServingProcess(self._command, self._listener, self._restarts, self._device)
         except OSError as error:
@@ -104,6 +106,9 @@ class Supervisor:
                 if not process.read():
                     return False
                 self._device = self._device or process.device
+                if self._reload and process.ready:
+                    process.signal(signal.SIGHUP)
+                    self._reload = False
             elif not readable:
                 silent += PERIOD_S
             self._take_signals()  # after reading: whether it is ready decides about some
@@ -136,9 +141,10 @@ class Supervisor:
                 if number in _STOP:
                     self._stopping = True
                     self._listener.close()  # the port is free as soon as the serving process has closed it
-                # A process that loads would end at SIGHUP, and reads the keys anyway.
                 if self._process is not None and (number in _STOP or self._process.ready):
                     self._process.signal(number)
+                else:  # a process that loads would end at SIGHUP, and may have read the keys before they changed
+                    self._reload = number == signal.SIGHUP
 
 
 def delay_s(in_a_row: int) -> float:

@@ -64,6 +64,7 @@ def test_the_environment_is_understood(tmp_path: Path) -> None:
 
     assert (found.server.host, found.server.port) == ("0.0.0.0", ServerConfig().port)
     assert found.server.api_keys
+    assert not found.choice.supervise  # two supervisors would start it twice as often
     credential, _, path = SERVICE["LoadCredential"].partition(":")
     assert given["PHOTONLITE_API_KEY_FILE"] == f"%d/{credential}"
     assert path.startswith("/etc/photonlite/")

@@ -21,7 +21,8 @@ OPTIONS: dict[str, Any] = {
     "max_restarts": 5,
     "constants": {"LONGEST_WAIT_S": 0.01},  # of `supervisor`
     "fails": {},  # exit code, instead of serving, of the process after so many restarts
-    "gate": None,  # a FIFO that processes open after the first one, and wait for its writer
+    "gate": None,  # a FIFO that processes open, and wait for its writer, after so many restarts
+    "gated": 1,
 }
 
 
@@ -34,7 +35,7 @@ def serve(link: Link, options: dict[str, Any]) -> int:
     restarts = sum(link.restarts.values())
     if (code := options["fails"].get(str(restarts))) is not None:
         return int(code)
-    if restarts and options["gate"]:
+    if options["gate"] and restarts >= options["gated"]:
         with open(options["gate"]) as gate:
             gate.read()
     beating = threading.Event()

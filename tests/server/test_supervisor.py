@@ -95,6 +95,13 @@ def test_a_crash_loop_is_given_up_with_the_last_exit_code() -> None:
     assert [line.get("seconds") for line in process.lines] == [0.0, 0.01, 0.01, None]
 
 
+def test_giving_up_is_a_failure_whatever_the_last_exit_code() -> None:
+    with supervised(max_restarts=1, fails={"1": 0}) as (process, port):
+        end(port, 0)
+
+        assert process.wait() == 1
+
+
 def test_serving_for_long_ends_a_row_of_restarts() -> None:
     with supervised(max_restarts=1, constants={"STABLE_S": 0.0}) as (process, port):
         for _ in range(3):
@@ -124,6 +131,16 @@ def test_a_stop_while_the_process_loads_again_is_an_orderly_one(tmp_path: Path) 
         assert process.wait() == 0
     with pytest.raises(ConnectionRefusedError):
         get(port)
+
+
+def test_a_stop_while_the_first_process_loads_is_an_orderly_one(tmp_path: Path) -> None:
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
+    with ServerProcess("-m", "tests.server.supervised", json.dumps({"gate": gate, "gated": 0})) as process:
+        process.wait_for("loading")
+        process.signal(signal.SIGTERM)
+
+        assert process.wait() == 0
 
 
 def test_a_stop_while_a_restart_waits_is_an_orderly_one() -> None:
@@ -157,6 +174,18 @@ def test_sighup_reaches_the_serving_process() -> None:
         process.wait_for("hup")
 
         assert get(port)["restarts"] == {}
+
+
+def test_sighup_reaches_a_process_that_was_loading(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with supervised(gate=str(gate)) as (process, port):
+        end(port, 3)
+        process.wait_for("loading")
+        process.signal(signal.SIGHUP)
+        gate.write_text("")  # opens once the process does
+
+        process.wait_for("hup")
 
 
 @pytest.mark.long
