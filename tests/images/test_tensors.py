@@ -1,17 +1,20 @@
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import photonlite
 from photonlite.api import VisionModel
 from photonlite.errors import ImageShapeError
 from photonlite.images.decode import file_bytes, load_image
 from photonlite.images.tensors import is_tensor, tensor_to_array
 from tests.serving import IMAGE, serve
 
+ASSETS = Path(__file__).parents[2] / "assets"
 ROWS = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (6, 9, 3), dtype=np.uint8))  # channels last
 FIRST = ROWS.permute(2, 0, 1)
 
@@ -132,3 +135,18 @@ assert load_image(np.zeros((4, 5, 3), np.uint8)).size == (5, 4)
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_tensor_on_the_card_is_answered_as_the_file_it_came_from(device: str) -> None:
+    desk = ASSETS / "desk.png"
+    tensor = torch.from_numpy(np.asarray(load_image(desk)).copy()).permute(2, 0, 1).cuda()
+    np.testing.assert_array_equal(np.asarray(load_image(tensor / 255)), np.asarray(load_image(desk)))
+    with photonlite.load(device=device) as model:
+        boxes = [model.detect(image, "banana").boxes for image in (desk, tensor, tensor.float() / 255)]
+        assert len(boxes[0]) == 2
+        assert all(one.tolist() == boxes[0].tolist() for one in boxes[1:])
+        placed = model.point(tensor, ["banana", "cup"], min_score=0.3)
+        assert placed.labels.count("banana") == 2
