@@ -41,6 +41,8 @@ def letters(config: QwenConfig) -> Tokenizer:
     ids = {IMAGE: config.image_id, VISION_START: config.vision_start_id, VISION_END: config.vision_end_id}
     free = min(ids.values()) - 1
     special = ids | {text: free - place for place, text in enumerate((START, END, END_OF_TEXT))}
+    holes = set(range(free, max(special.values()))) - set(special.values())
+    special |= {f"<|unused {index}|>": index for index in holes}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     # Special tokens get the ids that they are given only where the vocabulary has no holes before them.
     vocab = {letter: index for index, letter in enumerate(alphabet)}

@@ -30,7 +30,9 @@ _GROUPED = {"experts in": "tiling_in", "experts out": "tiling_out"}
 SINGLE = [
     Tiling(outs, ins, 1, warps, 0)
     for outs, ins, warps in (
+        (2, 1024, 2),
         (2, 2048, 2),
+        (4, 512, 2),
         (4, 1024, 2),
         (4, 1024, 4),
         (4, 2048, 4),
@@ -40,17 +42,26 @@ SINGLE = [
     )
 ]
 SEVERAL = [
-    *(Tiling(64, 256, parts, 4, 3) for parts in (1, 2, 4)),
-    *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
-    *(Tiling(64, 128, parts, 4, 3, 3) for parts in (1, 2, 4)),
-    *(Tiling(128, 128, parts, 8, 4) for parts in (1, 2, 4)),
-    *(Tiling(64, 128, parts, 4, 5, 2, ahead) for parts, ahead in ((2, 512), (4, 512), (1, 1024))),
+    *(Tiling(64, 256, parts, 4, 3, early=early) for parts in (2, 4) for early in (False, True)),
+    *(Tiling(64, 128, parts, 4, 5, 2, early) for parts in (1, 2, 4) for early in (False, True)),
+    *(Tiling(32, 256, parts, 4, 4, 2, early) for parts in (1, 2) for early in (False, True)),
+    *(Tiling(32, 128, 1, 4, 5, 3, early) for early in (False, True)),
+    *(Tiling(128, 128, 1, 8, 4, early=early) for early in (False, True)),
+]
+ATTENTION_FEW = [
+    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (12, 16, 24, 32) for stages in (3, 5)),
+    *(AttentionConfig(16, parts, 1, 3, dot=True, early=True) for parts in (16, 24, 32)),
+    AttentionConfig(16, 24, 1, 5, 64, dot=True),
 ]
 ATTENTION = [
-    *(AttentionConfig(16, parts, 1, 5, ahead, dot=True) for parts in (2, 4, 8, 12, 16, 24, 32) for ahead in (0, 64)),
-    *(AttentionConfig(16, parts, 1, 7, 64, dot=True) for parts in (4, 8, 16)),
-    *(AttentionConfig(32, parts, 2, 5, 64, dot=True) for parts in (1, 3, 8, 16)),
-    *(AttentionConfig(64, parts, 4, 4, 64, dot=True) for parts in (1, 3, 8, 16)),
+    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (4, 6, 8, 10, 12, 16) for stages in (3, 4, 5)),
+    *(AttentionConfig(16, parts, 1, 4, dot=True, early=True) for parts in (8, 12)),
+    *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (4, 8)),
+]
+ATTENTION_MANY = [
+    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (1, 2, 3, 4) for stages in (3, 4, 5, 6)),
+    *(AttentionConfig(16, parts, 1, 4, dot=True, early=True) for parts in (2, 3)),
+    *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (1, 2)),
 ]
 
 SINGLE_GROUPS = [GroupTiling(1, outs, step, 4, 1) for outs in (2, 4, 8, 16) for step in (512, 1024)]
@@ -114,8 +125,12 @@ def candidates(subject: Subject, streams: int) -> dict[str, tuple[int, int, Sequ
         "proj": (text.dim, width, products),
         "gate, up": (2 * text.ff_dim, text.dim, products),
         "down": (text.dim, text.ff_dim, products),
-        "attention": (0, 0, ATTENTION),
+        "attention": (0, 0, _attention(streams)),
     }
+
+
+def _attention(streams: int) -> Sequence[AttentionConfig]:
+    return ATTENTION_FEW if streams < 4 else ATTENTION if streams < 16 else ATTENTION_MANY
 
 
 def _mixture_candidates(model: MoondreamModel, streams: int) -> dict[str, tuple[int, int, Sequence[Any]]]:
@@ -127,7 +142,7 @@ def _mixture_candidates(model: MoondreamModel, streams: int) -> dict[str, tuple[
         "experts out": (0, 0, groups),
         "qkv": (into[0], into[1], products),
         "proj": (out[0], out[1], products),
-        "attention": (0, 0, ATTENTION),
+        "attention": (0, 0, _attention(streams)),
     }
 
 

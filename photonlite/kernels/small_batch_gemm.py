@@ -58,7 +58,7 @@ class Tiling:
     warps: int = 4
     stages: int = 4  # steps of the loop whose loads are under way together; 0 for the kernel for a single row
     together: int = 1  # programs that share the memory of a multiprocessor
-    ahead: int = 0  # columns of the weight that a program prefetches into the L2 cache before it waits for its input
+    early: bool = False  # whether the weights of the first step are loaded before the program waits for its input
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,7 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False) -> Tiling:
     `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU.
     """
     if rows == 1:
-        if outs > 4096:
-            return Tiling(8, 1024, 1, 4, 0)
-        if ins > 12_288:  # the loop is unrolled: more steps than about 12 take more registers than there are
-            return Tiling(4, 4096, 1, 8, 0)
-        return Tiling(4, 2048, 1, 4, 0) if ins <= 4096 else Tiling(4, 1024, 1, 2, 0)
+        return _tiling_of_one(outs, ins, gated=gated)
     if outs >= 8192 and not gated:
         return Tiling(128, 128, 1, 8, 4 if rows <= 48 else 3)
     tiles = -(-outs // 64)
@@ -98,14 +94,28 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False) -> Tiling:
     together = min(3, -(-tiles * parts // _PROGRAMS))
     if rows <= 16 and together == 1:
         return Tiling(64, 256, parts, 4, 3)
-    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4, together)
+    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4, together, early=gated)
+
+
+def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
+    if gated:
+        return Tiling(2, 1024, 1, 2, 0)
+    if outs > 4096:
+        return Tiling(8, 1024, 1, 4, 0)
+    if ins > 12_288:  # the loop is unrolled: more steps than about 12 take more registers than there are
+        return Tiling(4, 4096, 1, 8, 0)
+    if ins > 8192:
+        return Tiling(4, 1024, 1, 2, 0)
+    if outs <= 2048:
+        return Tiling(8, 1024, 1, 4, 0)
+    return Tiling(4, 1024, 1, 4, 0) if ins <= 2048 else Tiling(16, 512, 1, 4, 0)
 
 
 def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
     """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
     stages, ins = tiling.stages, tiling.ins
     room = (shared + _RESERVED) // tiling.together - _RESERVED - _SPARE
-    while stages * ins * (tiling.outs + width) * itemsize > room:
+    while (stages + tiling.early) * ins * (tiling.outs + width) * itemsize > room:
         if stages > 2:
             stages -= 1
         elif ins > _LEAST_STEP:
@@ -281,7 +291,7 @@ def run_product(
             x, weight, offset, stats, gain, raw, activated, scaled, target, partial, counters, *met,
             rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0), eps,
             TILES_IN=tiles, TILES=power_of_2(tiles), ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
-            AHEAD=tiling.ahead, **constants,
+            EARLY=tiling.early, **constants,
         )  # fmt: skip
         return
     if rows != 1:
