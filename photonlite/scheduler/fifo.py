@@ -183,8 +183,8 @@ class FifoPolicy:
         return sequence.num_tokens - max(cached, default=0)
 
     def needs_launch(self, sequence: Sequence) -> bool:
-        """Whether a ready sequence needs a launch at all: one that only wants its image cached may not."""
-        return sequence.samples or self.positions(sequence) > 0
+        """Whether a ready sequence needs a launch: not where it is answered, or only wants an image that is cached."""
+        return not sequence.answered and (sequence.samples or self.positions(sequence) > 0)
 
     def _plan_encode(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         if not queue.wants_images:
