@@ -125,9 +125,10 @@ class FifoPolicy:
         return PauseBudget(allowed_s if over else allowed_s - held_s, over or held_s == 0, over)
 
     def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
-        """Plan the next tokens of running sequences, which ends a pause."""
+        """Plan the next tokens of running sequences, which ends a pause where it gives all a turn that have no runs."""
+        steady = any(not sequence.is_behind for sequence in decoding)
         batch = self.running.plan_decode(decoding, self.prompts.most)
-        if batch is not None and batch.kind == "decode":
+        if batch is not None and (batch.kind == "decode" or not steady):
             self._held_s = 0.0
         return batch
 
