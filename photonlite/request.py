@@ -182,7 +182,8 @@ class Grammar(Protocol):
     @property
     def run(self) -> tuple[int, ...]:
         """The ids that must follow one after the other, as far as each is the only one allowed and is all that its
-        position gives: no number, no probability. Empty where there is a choice, or it is not known.
+        position gives: no number, no probability. Empty where there is a choice, or it is not known. It is read on the
+        engine's thread, for which all requests wait: a long one may come in parts.
         """
 
     @property

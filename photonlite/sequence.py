@@ -166,7 +166,7 @@ class Sink(Protocol):
     """
 
     def on_token(self, token: Token) -> None:
-        """Receive a token as soon as it is certain."""
+        """Receive a token as soon as it is certain, and the prompt has been computed."""
 
     def on_finish(self, sequence: "Sequence") -> None:
         """Receive the end, exactly once; `sequence.error` says why it failed."""
@@ -207,6 +207,8 @@ class Sequence:
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
     num_committed_tokens: int = 0  # the same of committed steps
     tokens: list[Token] = field(default_factory=list)  # committed
+    num_handed_out: int = 0  # of these: the sink gets those of an opening once the prompt has been computed
+    answered: bool = False  # its opening is the whole answer: it waits for its images alone
     inflight_refs: int = 0  # launched and uncommitted steps that carry it
     finalized: bool = False  # it has ended, and changes no more
     preempting: bool = False  # releases its pages as soon as its steps have committed, and starts again
@@ -283,20 +285,28 @@ class Sequence:
     def accept(self, token: Token, now: float) -> bool:
         """Append a token that was committed now, and hand it out; returns whether it was the last one.
 
+        Tokens that come before anything was computed, an opening, are handed out with the first one that comes later.
         Raises what grammar and sink raise, which are plug-ins, and an AssertionError where the grammar goes on beyond
         the budget.
         """
-        grammar, tokens, times = self.grammar, self.tokens, self.times
+        grammar, tokens = self.grammar, self.tokens
         grammar.accept(token)
         finished = grammar.finish_reason is not None
-        times.first_token = times.first_token or now
-        times.last_token = now
         tokens.append(token)
-        self.sink.on_token(token)
+        if self.num_committed_tokens:
+            self.hand_out(now)
         if not finished and len(tokens) >= self.budget:
             # Nothing is launched beyond the budget: it would never end.
             raise AssertionError(f"the grammar goes on after {len(tokens)} tokens, which were its budget")
         return finished
+
+    def hand_out(self, now: float) -> None:
+        """Give the sink the tokens that it does not have, unless it was told of an error."""
+        self.times.first_token = self.times.first_token or now
+        self.times.last_token = now
+        while self.num_handed_out < len(self.tokens) and self.error is None:
+            self.num_handed_out += 1
+            self.sink.on_token(self.tokens[self.num_handed_out - 1])
 
     def retain(self) -> None:
         """Count a launched step that carries it."""

@@ -29,6 +29,7 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, from the process's arguments by default; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    _open_standard_files()
     try:
         code = _run(arguments)
         sys.stdout.flush()  # raises here for a closed pipe, not while Python shuts down
@@ -44,6 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("photonlite: error:", " ".join(str(error).split()), file=sys.stderr)
         return BAD_INPUT
     return code
+
+
+def _open_standard_files() -> None:
+    """Open those of stdin, stdout and stderr that were closed at the start, as by `2>&-`, to nothing.
+
+    Else sockets and files would get their numbers, and whatever is printed, here or in a process started from here.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _run(arguments: list[str]) -> int:

@@ -214,7 +214,11 @@ class EngineCore:
         try:
             for token in tokens:
                 if sequence.accept(token, now):
-                    self.end(sequence)
+                    if sequence.num_committed_tokens:
+                        self.end(sequence)
+                    else:
+                        sequence.answered = True
+                    return
                 if sequence.finalized:
                     return
         except Exception as error:  # grammar and sink are plug-ins: their faults end their request alone
@@ -232,12 +236,13 @@ class EngineCore:
         return [(sequence, run)] if run else []
 
     def _take_opening(self, sequence: Sequence) -> None:
-        """Append what an answer must begin with: its keys and values are computed with the prompt's."""
+        """Append what an answer must begin with: its keys and values are computed with the prompt's.
+
+        The sink gets it when these are there: its first token says that the images are no longer needed. An answer
+        without any choice ends when its images are ready, or with what is wrong with them, and needs no prompt.
+        """
         if sequence.samples and (runs := self._read_run(sequence)):
-            now = self._clock()
-            self._append(*runs[0], now)
-            if not sequence.finalized:  # times are those of tokens that the model has chosen
-                sequence.times.first_token = sequence.times.last_token = 0.0
+            self._append(*runs[0], self._clock())
 
     def _take_runs(self, runs: list[tuple[Sequence, tuple[int, ...]]], now: float) -> None:
         """Append runs where the policy chooses to: their keys and values are computed in one launch."""
@@ -357,6 +362,11 @@ class EngineCore:
         self.open.discard(sequence)
         self.open_realtime -= sequence.realtime
         self._ended += 1
+        if error is None and sequence.answered:
+            try:
+                sequence.hand_out(now)
+            except Exception as fault:  # a sink is a plug-in
+                error = fault
         sequence.error = error
         sequence.times.finished = now
         self.metrics.count_end(sequence)

@@ -125,9 +125,10 @@ class FifoPolicy:
         return PauseBudget(allowed_s if over else allowed_s - held_s, over or held_s == 0, over)
 
     def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
-        """Plan the next tokens of running sequences, which ends a pause."""
+        """Plan the next tokens of running sequences, which ends a pause where it gives all a turn that have no runs."""
+        steady = any(not sequence.is_behind for sequence in decoding)
         batch = self.running.plan_decode(decoding, self.prompts.most)
-        if batch is not None and batch.kind == "decode":
+        if batch is not None and (batch.kind == "decode" or not steady):
             self._held_s = 0.0
         return batch
 
@@ -183,8 +184,8 @@ class FifoPolicy:
         return sequence.num_tokens - max(cached, default=0)
 
     def needs_launch(self, sequence: Sequence) -> bool:
-        """Whether a ready sequence needs a launch at all: one that only wants its image cached may not."""
-        return sequence.samples or self.positions(sequence) > 0
+        """Whether a ready sequence needs a launch: not where it is answered, or only wants an image that is cached."""
+        return not sequence.answered and (sequence.samples or self.positions(sequence) > 0)
 
     def _plan_encode(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         if not queue.wants_images:

@@ -37,12 +37,10 @@ class FixedGrammar:
 def build(prompts: Prompts, prompt: Sequence[Token] | None = None) -> Request:
     """Make the request: a budget of no tokens, and no prompt but what stands before an image inside prompts.
 
-    With the prompt of a later request it is all of that up to its last image, which must be there.
+    With the prompt of a later request it is all of that up to its last image, which must be there. Where what is
+    computed for an image depends on the words behind it, there is nothing to read.
     """
-    if prompts.inline is None:
-        beginning: tuple[Token, ...] = ()
-    elif prompt is None:
-        beginning = prompts.inline.encode()
-    else:
+    beginning = () if prompts.inline is None else prompts.inline.encode()
+    if beginning and prompt is not None:
         beginning = tuple(prompt[: max(place for place, token in enumerate(prompt) if token == IMAGE) + 1])
     return Request("encode", beginning, FixedGrammar(), 0, SamplingSettings())

@@ -36,9 +36,27 @@ sys.exit(main(["caption", sys.argv[1], sys.argv[1]]))
 """
 
 
+REPORT_STDERR = """
+import os, subprocess, sys
+from photonlite.cli import main
+code = main(["detect", "missing.png", "mug"])
+subprocess.run([sys.executable, "-c", "import sys; print('told', file=sys.stderr)"], check=True)
+print("exit", code, *map(os.path.realpath, ["/proc/self/fd/2"]), flush=True)
+"""
+
+
 def run_and_report_imports(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", REPORT_IMPORTS, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells open files by Linux' /proc")
+def test_a_closed_stderr_is_nothing_for_the_command_and_for_what_it_starts() -> None:
+    closed = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, REPORT_STDERR]
+    ended = subprocess.run(closed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (0, "exit 2 /dev/null\n")
 
 
 def test_success_exits_with_0(fake: object, image: str) -> None:

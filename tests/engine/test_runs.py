@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from photonlite.request import Allowed, Token
+from photonlite.engine.handle import RequestHandle, TokenStream
+from photonlite.engine.memory_gate import GateLane
+from photonlite.errors import ImageError, StepError
+from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.sequence import Sequence as EngineSequence
-from tests.engine.fakes import END, WORD, Bench, FakeSink, Words, ends_at
+from tests.engine.fakes import END, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
 FORCED = 5
 
@@ -101,8 +104,8 @@ def test_without_a_step_in_flight_a_run_is_computed_with_the_token_before_it() -
 def test_what_an_answer_must_begin_with_is_computed_with_the_prompt() -> None:
     bench = Bench(script(range(3), 5))
     sink = bench.ask(Scripted(range(3)))
-    assert ids(sink) == [FORCED] * 3
-    assert bench.sequences[0].times.first_token == 0  # no token that the model has chosen
+    assert ids(sink) == []
+    assert bench.sequences[0].times.first_token == 0
     bench.run()
 
     assert ids(sink) == [*[FORCED] * 3, WORD, END]
@@ -113,12 +116,75 @@ def test_what_an_answer_must_begin_with_is_computed_with_the_prompt() -> None:
 def test_an_answer_without_any_choice_needs_no_launch() -> None:
     bench = Bench(ends_at(1))
     sink = bench.ask(Scripted(range(4), budget=4), budget=4)
+    bench.run()
 
     assert ids(sink) == [FORCED] * 4
     assert [one.error for one in sink.ends] == [None]
-    assert not bench.core.tick()
     assert bench.runner.steps == []
-    assert bench.sequences[0].times.finished > 0
+    times = bench.sequences[0].times
+    assert times.finished == times.first_token > 0
+
+
+@pytest.mark.parametrize("failure", [None, ImageError("it cannot be cut")])
+def test_an_answer_without_any_choice_still_has_its_image_encoded_or_fails_with_it(failure: Exception | None) -> None:
+    bench, image = Bench(ends_at(1)), FakeImage("late", cut=False)
+    sink = bench.ask(Scripted(range(4), budget=4), image, budget=4)
+    bench.run()
+    assert (ids(sink), sink.ends, image.asked) == ([], [], 1)
+
+    image.cut, image.failure = failure is None, failure
+    bench.run()
+
+    assert ids(sink) == ([FORCED] * 4 if failure is None else [])
+    assert [one.error for one in sink.ends] == [failure]
+    assert [kind for kind, _ in launched(bench)] == (["encode"] if failure is None else [])
+    assert [job.key for job in bench.runner.forgotten] == (["late"] if failure is None else [])
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("budget", [100, 3])
+def test_an_image_keeps_its_room_until_the_engine_has_read_it_whatever_its_answer_begins_with(budget: int) -> None:
+    bench, lane, image = Bench(script(range(3), 5)), GateLane(100), FakeImage("late", cut=False)
+    request = Request("query", (Token(1), Token(2)), Scripted(range(3), budget), budget, SamplingSettings())
+    handle, permit, beside = RequestHandle(request), lane.request(90), RequestHandle(request)
+    handle.when_computed(permit.release)
+    handle.when_computed(beside.cancel)
+    sequence = EngineSequence(0, request, handle, PREFIX, image)
+    bench.hand_in(sequence)
+    bench.run()
+    assert (len(sequence.tokens), handle.tokens.empty(), lane.held, beside.ended()) == (3, True, 90, False)
+
+    image.cut = True
+    bench.run()
+
+    assert (lane.held, beside.ended()) == (0, True)
+    assert [token.id for token in handle.result().tokens] == [FORCED, FORCED, FORCED, WORD, END][:budget]
+    assert [token.id for token in TokenStream(handle)] == [FORCED, FORCED, FORCED, WORD, END][:budget]
+
+
+def test_a_request_that_fails_before_its_prompt_ran_hands_out_nothing_of_what_it_begins_with() -> None:
+    bench = Bench(script(range(3), 5))
+    bench.runner.fails.add(("collect", 0))
+    sink = bench.ask(Scripted(range(3)))
+    bench.run()
+
+    assert ids(sink) == []
+    assert [type(one.error) for one in sink.ends] == [StepError]
+    assert bench.everything_is_free()
+
+
+def test_a_sink_that_raises_at_an_answer_without_any_choice_ends_it_with_that() -> None:
+    class Deaf(FakeSink):
+        def on_token(self, token: Token) -> None:
+            raise RuntimeError("no token, please")
+
+    bench, sink = Bench(ends_at(1)), Deaf()
+    request = Request("query", (Token(1),), Scripted(range(4), 4), 4, SamplingSettings())
+    bench.hand_in(EngineSequence(0, request, sink, 1))
+    bench.run()
+
+    assert [str(one.error) for one in sink.ends] == ["no token, please"]
+    assert bench.core.metrics.requests_failed == 1
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -177,6 +243,16 @@ def test_a_run_takes_pages_of_its_own_and_pre_empts_for_them() -> None:
     bench.run()
 
     assert ids(first) == ids(second) == [WORD, WORD, *[FORCED] * 28, WORD, WORD, END]
+    assert bench.core.metrics.preemptions > 0
+    assert bench.everything_is_free()
+
+
+def test_what_an_answer_begins_with_is_handed_out_once_however_often_its_prompt_starts_again() -> None:
+    bench = Bench(script(range(6), 33), pages=13)
+    sinks = [bench.ask(Scripted(range(6)), budget=40) for _ in range(2)]
+    bench.run()
+
+    assert [ids(sink) for sink in sinks] == [[*[FORCED] * 6, *[WORD] * 26, END]] * 2
     assert bench.core.metrics.preemptions > 0
     assert bench.everything_is_free()
 

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -26,6 +27,22 @@ class Resources:
     threads: int
     files: int
     processes: int
+
+
+_OF_THE_PROCESS = ("threads", "files", "processes")
+
+
+def await_resources(model: VisionModel, before: Resources) -> None:
+    """Wait until a model holds as much as before, and its process no more: its threads end after their last answer."""
+
+    def is_back(found: Resources) -> bool:
+        left = {name: min(getattr(found, name), getattr(before, name)) for name in _OF_THE_PROCESS}
+        return found == replace(before, **left)
+
+    until = time.monotonic() + GUARD
+    while not is_back(found := resources(model)):
+        assert time.monotonic() < until, (found, before)
+        time.sleep(0.01)
 
 
 def await_rest(model: VisionModel) -> None:

@@ -18,7 +18,7 @@ from photonlite.errors import (
 )
 from photonlite.runner.slots import Slot
 from tests.faults.injection import DEVICE, SEAMS, Fault, broken, runner
-from tests.faults.resources import Resources, await_rest, resources
+from tests.faults.resources import Resources, await_resources, await_rest, resources
 from tests.serving import GUARD, Gate, make_image, on_thread, serve
 
 SHORT = {"max_tokens": 4, "max_objects": 1}
@@ -56,7 +56,7 @@ class Bench:
     def check_whole(self, before: Resources) -> None:
         """Check that the model answers everything right and holds no more than before."""
         assert self.ask() == self.expected
-        assert resources(self.model) == before
+        await_resources(self.model, before)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.scheduler import Decision
 from photonlite.sequence import Sequence, UncutImage
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
+from tests.engine.test_runs import Scripted, script
 
 
 def launched(bench: Bench) -> list[str]:
@@ -77,6 +78,24 @@ def test_decoding_takes_turns_with_encoding_and_prompts() -> None:
     assert others
     # Whoever is being decoded gets a step between any two launches of other work.
     assert all(later - earlier > 1 for earlier, later in pairwise(others))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_prompts_do_not_wait_until_an_answer_has_ended_that_goes_on_in_runs(depth: int) -> None:
+    places = [place for place in range(80) if place % 4]  # without a pipeline every launch is one of runs
+    bench = Bench(script(places, 80), depth=depth)
+    bench.runner.per_position = 0.001
+    bench.ask(Scripted(places))
+    for _ in range(3):
+        bench.core.tick()
+    before = launched(bench)
+    bench.ask()
+    bench.run()
+
+    after = launched(bench)[len(before) :]
+    assert "run 0" in before
+    assert after.index("prefill 1") <= 2, after
+    assert after.count("run 0") > 10
 
 
 def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:

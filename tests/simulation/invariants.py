@@ -67,6 +67,8 @@ def check(simulation: "Simulation") -> None:
     for sequence in scheduler.waiting:
         if sequence.finalized or sequence.inflight_refs or sequence.pages or sequence.row is not None:
             raise Violation(f"sequence {sequence.number} waits, and holds {sequence.pages} and row {sequence.row}")
+        if sequence.num_handed_out and not sequence.times.preemptions:
+            raise Violation(f"sequence {sequence.number} has handed out tokens, and nothing has run for it")
         if sequence.num_computed_tokens or sequence.preempting:
             raise Violation(f"sequence {sequence.number} waits with {sequence.num_computed_tokens} positions filled")
     for sequence in simulation.doomed:

@@ -52,9 +52,11 @@ class Judge:
         Raises:
             Violation: It had none.
         """
-        if len(sequence.tokens) != oracle.said:
-            raise Violation(f"{sequence.number} has {len(sequence.tokens)} tokens, but gave out {oracle.said}")
         error = sequence.error
+        if oracle.said != (len(sequence.tokens) if error is None else sequence.num_handed_out):
+            raise Violation(f"{sequence.number} has {len(sequence.tokens)} tokens, but gave out {oracle.said}")
+        if untold := [token for token in sequence.tokens[oracle.said :] if token != oracle.next()]:
+            raise Violation(f"{sequence.number} begins with {untold}, which the oracle does not")
         if error is None:
             self._check_result(sequence, oracle)
         elif not (dying and isinstance(error, EngineDiedError)) and not self._deserves(sequence, oracle, error, now):

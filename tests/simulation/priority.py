@@ -152,6 +152,8 @@ class Priority:
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
         """Whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
         scheduler, image = self._simulation.scheduler, sequence.image
+        if sequence.answered:
+            return False
         if image is None:
             return True
         state = scheduler.cache.image_state(sequence.images[0])

@@ -391,7 +391,8 @@ class Simulation:
             crops, before, request.prompt, ask.grammar(), *draws, penalized=ask.penalized, begun=begun
         )  # fmt: skip
         deadline = None if ask.deadline is None else self.now + ask.deadline
-        sink: Any = Watch(self, number, oracle, follower)
+        watch = Watch(self, number, oracle, follower)
+        sink: Any = watch
         if self._trace is not None:
             kind = "real-time" if ask.realtime else "bulk"
             what = f"image {ask.image}, {ask.hostility or 'peaceful'}"
@@ -402,7 +403,8 @@ class Simulation:
             hostile = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(request.grammar, trap)), trap)
             sink = HostileSink(sink, trap)
             image = None if image is None else HostileImage(image, trap)
-        return Sequence(number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block)
+        watch.sequence = Sequence(number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block)
+        return watch.sequence
 
     def _cut(self, ask: Ask) -> CutCrops | UncutImage:
         """Return an image's crops, or for every other image one that the device cuts."""

@@ -12,6 +12,8 @@ TICKS = 250_000
 
 AT_LEAST = {
     "answered": 50_000,
+    "answers without any choice": 2_000,
+    "answers without any choice, about an image": 1_000,
     "batches of more than 8 rows": 1_000,
     "bulk's turns": 2_000,
     "calm runs with a cache": 100,

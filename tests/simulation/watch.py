@@ -27,9 +27,11 @@ class Watch:
 
     Attributes:
         end: Tokens and error at the end; None before.
+        sequence: Whose sink it is.
     """
 
-    __slots__ = ("_follower", "_number", "_simulation", "end", "oracle")
+    __slots__ = ("_follower", "_number", "_simulation", "end", "oracle", "sequence")
+    sequence: EngineSequence
 
     def __init__(
         self, simulation: "Simulation", number: int, oracle: Oracle, follower: "Family | Sink | None" = None
@@ -44,12 +46,16 @@ class Watch:
         expected = self.oracle.next()
         if self.end is not None or token != expected:
             raise Violation(f"{self._number} says {token} as token {self.oracle.said - 1}, not {expected}")
-        self._simulation.moment()
+        if not self.sequence.finalized:  # else an answer without any choice ends in the middle of a plan
+            self._simulation.moment()
 
     def on_finish(self, sequence: EngineSequence) -> None:
         if self.end is not None:
             raise Violation(f"{self._number} ends a second time")
         self.end = len(sequence.tokens), sequence.error
+        if sequence.answered and sequence.error is None:
+            self._simulation.seen["answers without any choice"] += 1
+            self._simulation.seen["answers without any choice, about an image"] += sequence.image is not None
         self._simulation.ended(sequence, self.oracle)
         if isinstance(self._follower, Family):
             self._follower.first_ended(sequence)

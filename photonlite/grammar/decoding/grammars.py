@@ -38,6 +38,9 @@ def known_id(index: int) -> int | None:
     return None if index == NO_ID else index
 
 
+LONGEST_RUN = 128
+"""Ids that are read ahead at a time, on the engine's thread; what else must follow comes with the next run."""
+
 CACHED_ROWS = 512  # of masks; grammars reuse what they allow: one or two rows for each running request
 
 
@@ -109,6 +112,9 @@ class BudgetedGrammar(ABC):
             raise ValueError(f"token {token.id} came after the end ({self._finish_reason})")
         if not self.allowed.permits(token.id):
             raise ValueError(f"token {token.id} is not allowed here: {self.allowed}")
+        self._take(token)
+
+    def _take(self, token: Token) -> None:
         self._left -= 1
         self._finish_reason = self._advance(token)
         if self._finish_reason is None and self._left == 0:
@@ -124,9 +130,9 @@ class BudgetedGrammar(ABC):
             return ()
         found: list[int] = []
         probe = copy.copy(self)
-        while not probe.finished and (only := probe.allowed.certain) is not None:
+        while len(found) < LONGEST_RUN and not probe.finished and (only := probe.allowed.certain) is not None:
             found.append(only)
-            probe.accept(Token(only))
+            probe._take(Token(only))
         return tuple(found)
 
 

@@ -1,4 +1,6 @@
+import json
 import random
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -6,7 +8,10 @@ import pytest
 from photonlite.errors import PromptError
 from photonlite.grammar.automata.alphabet import BOX
 from photonlite.grammar.automata.dfa import compile_dfa
+from photonlite.grammar.automata.tables import SpecialIds
+from photonlite.grammar.decoding import spelling
 from photonlite.grammar.decoding.automaton import Automaton
+from photonlite.grammar.decoding.grammars import LONGEST_RUN
 from photonlite.grammar.decoding.spelling import settled
 from photonlite.grammar.decoding.typed import TypedGrammar
 from photonlite.grammar.spec import GrammarSpec
@@ -184,3 +189,100 @@ def test_random_answers_of_a_schema_are_those_of_the_grammar_alone_in_the_tokeni
                 free.accept(Token(index, values))  # raises for what the grammar alone does not allow
         assert grammar.finish_reason == free.finish_reason
     assert appended > 8 * 8
+
+
+WORDS = [
+    "robot",
+    "picks",
+    "9",
+    "mugs",
+    "quart's",
+    "a_b",
+    "-",
+    "größe",
+    "東京都",
+    "🍌🍌",
+    "e\u0301",
+    "...",
+    "  ",
+    "\t",
+    "x",
+]
+
+
+class Counted:
+    """Counts what a tokenizer encodes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.calls = tokenizer, 0
+
+    def spell(self, text: str) -> list[int]:
+        self.calls += 1
+        return self.tokenizer.spell(text)
+
+
+def long_texts(tokenizer: Tokenizer) -> Iterator[tuple[str, Automaton]]:
+    """Compile long texts of all kinds of characters, each with its automaton."""
+    dice, pieces = random.Random(8), [*tokenizer.pieces(2320), b""]
+    workshop = Workshop(pieces, SpecialIds(len(pieces) - 1, None, None, len(pieces)))
+    for _ in range(2):
+        text = json.dumps("".join(dice.choice(WORDS) + dice.choice(["", " "]) for _ in range(180)), ensure_ascii=False)
+        yield text, workshop.automaton(GrammarSpec("schema", f'{{"const":{text}}}'))
+
+
+def runs_of(grammar: TypedGrammar) -> list[tuple[int, ...]]:
+    found = []
+    while not grammar.finished:
+        found.append(grammar.run)
+        assert found[-1]
+        for index in found[-1]:
+            grammar.accept(Token(index))
+    return found
+
+
+def test_a_long_text_is_spelled_as_a_whole_and_encoded_in_few_pieces_before_any_answer(tokenizer: Tokenizer) -> None:
+    for text, automaton in long_texts(tokenizer):
+        counted = Counted(tokenizer)
+        automaton.spell_with(counted.spell)
+        ahead = counted.calls
+        runs = runs_of(TypedGrammar(automaton, 4000))
+
+        assert [index for run in runs for index in run] == tokenizer.spell(text)
+        assert max(map(len, runs)) == LONGEST_RUN < len(tokenizer.spell(text))
+        assert counted.calls == ahead <= len(text.encode()) / 200 + 2
+
+
+def test_texts_that_are_worked_out_when_they_are_asked_for_are_forced_as_well(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spelling, "_AHEAD", 1)
+    text, automaton = next(long_texts(tokenizer))
+    counted = Counted(tokenizer)
+    automaton.spell_with(counted.spell)
+    assert counted.calls == 1
+
+    first, again = (runs_of(TypedGrammar(automaton, 4000)) for _ in range(2))
+
+    # In the middle of a word the tokens may be others than those of the whole word.
+    assert tokenizer.decode(index for run in first for index in run) == text
+    assert first == again
+    assert counted.calls > len(text) / 10
+
+
+def test_a_text_may_end_inside_a_character() -> None:
+    one, _ = spelled("ab ab(?:é|ê)!", Greedy)  # type: ignore[arg-type]
+    grammar = TypedGrammar(one, 30)
+
+    assert grammar.run == tuple(greedy("ab"))
+
+
+def test_a_spelling_with_ids_that_are_no_text_is_not_forced() -> None:
+    class Controls:
+        @staticmethod
+        def spell(text: str) -> list[int]:
+            return [EVERYTHING.ids.end, *greedy(text)]
+
+    one, every = spelled("ab!", Controls)  # type: ignore[arg-type]
+
+    assert TypedGrammar(one, 30).run == ()
+    assert one.allowed(one.start, 30) == every.allowed(every.start, 30)

@@ -1,10 +1,12 @@
 """Checkpoints loaded and asked as users do, against transformers and against a loop of one request."""
 
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import photonlite
 from photonlite import VisionModel
+from photonlite.api.session import Session
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import (
     CapacityError,
@@ -31,8 +34,11 @@ from photonlite.models.paligemma.prompts import PaliGemmaPrompts
 from photonlite.request import IMAGE, Token
 from photonlite.sequence import Sequence
 from photonlite.verification import verify
+from tests.compiling import fake_compilers
+from tests.faults.resources import await_rest
 from tests.models.paligemma.masks import random_weights
 from tests.models.paligemma.tiny import CASES, END, IMAGE_ID, noise, reference_model, save
+from tests.serving import GUARD, counters, on_thread
 
 STEPS = 20
 ENGINE: dict[str, Any] = {"page_size": 4, "max_context": 200, "max_batch": 4}
@@ -120,6 +126,26 @@ def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Sequence]]:
 
     monkeypatch.setattr(CacheManager, "admit", watched)
     return starts
+
+
+def test_an_image_is_encoded_once_for_a_typed_question_whose_grammar_comes_late(
+    original: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, waits, go_ahead = fake_compilers(monkeypatch, slow=True), threading.Event(), Session._encode_beside
+
+    def watched(session: Session, *arguments: Any) -> None:
+        go_ahead(session, *arguments)
+        waits.set()
+
+    monkeypatch.setattr(Session, "_encode_beside", watched)
+    with photonlite.load(original, device="cpu", dtype="float32", engine=ENGINE) as model:
+        asked = on_thread(lambda: model.query(noise(5, (40, 40)), "What?", schema=bool))
+        assert waits.wait(GUARD)
+        await_rest(model)
+        made[0].finish()
+
+        assert asked.result(GUARD)["answer"] in (True, False)
+        assert counters(model)["steps"] == {"encode": 1, "prefill": 1, "decode": ANY, "run": ANY}
 
 
 @pytest.mark.long

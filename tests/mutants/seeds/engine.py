@@ -442,6 +442,20 @@ MUTANTS = [
         RUNS,
     ),
     Mutant(
+        "runs: what an answer begins with is handed out before its image was read",
+        "sequence.py",
+        "        if self.num_committed_tokens:\n            self.hand_out(now)\n",
+        "        self.hand_out(now)\n",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: an answer without any choice does not ask for its image",
+        "engine/core.py",
+        "                        sequence.answered = True\n",
+        "                        self.end(sequence)\n",
+        RUNS,
+    ),
+    Mutant(
         "runs: the step in flight leaves another token for the next one",
         "engine/core.py",
         "found.append(Allowed((sequence.tokens[index].id,)))",

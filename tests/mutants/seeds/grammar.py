@@ -109,6 +109,20 @@ MUTANTS = [
         "tests/grammar/decoding/test_spelling.py",
     ),
     Mutant(
+        "forced text: an id without bytes is forced, and again behind itself",
+        "grammar/decoding/spelling.py",
+        "            if not piece or begin",
+        "            if begin",
+        "tests/grammar/decoding/test_spelling.py",
+    ),
+    Mutant(
+        "forced text: each token is encoded for itself, on the engine's thread",
+        "grammar/decoding/spelling.py",
+        "                for begin, first in found:\n",
+        "                for begin, first in found[:1]:\n",
+        "tests/grammar/decoding/test_spelling.py",
+    ),
+    Mutant(
         "forced text: a place whose number is not known is part of a run",
         "request.py",
         "return None if self.scored or forced in (self.coordinate, self.size) else forced",

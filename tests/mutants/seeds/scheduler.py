@@ -182,6 +182,13 @@ MUTANTS = [
         "tests/scheduler/test_waiting.py",
     ),
     Mutant(
+        "runs: prompts wait until an answer has ended whose every launch is one",
+        "scheduler/fifo.py",
+        'if batch is not None and (batch.kind == "decode" or not steady):',
+        'if batch is not None and batch.kind == "decode":',
+        "tests/scheduler/test_scheduler.py",
+    ),
+    Mutant(
         "nobody looks at those whose image has been encoded",
         "scheduler/scheduler.py",
         """            if group.job.encoded:
