@@ -213,8 +213,19 @@ def _attend_kernel(
         counter = counters + row * tl.num_programs(1) + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
             mixed = _merge_parts(
-                partial, told, (row * tl.num_programs(1) + kv_head) * GROUP, d, v_scale,
-                GROUP, MEMBERS, DIM, DIM_WIDTH, PARTS, PARTS_WIDTH, CHUNK, LEAST,
+                partial,
+                told,
+                (row * tl.num_programs(1) + kv_head) * GROUP,
+                d,
+                v_scale,
+                GROUP,
+                MEMBERS,
+                DIM,
+                DIM_WIDTH,
+                PARTS,
+                PARTS_WIDTH,
+                CHUNK,
+                LEAST,
             )
             one = tl.arange(0, MEMBERS)
             cell = out + row.to(tl.int64) * out_stride + (kv_head * GROUP + one)[:, None] * DIM + d[None, :]
@@ -256,9 +267,7 @@ def _turned(
 
 
 @triton.jit
-def _page_ids(
-    pages: tl.tensor, begin: tl.tensor, stop: tl.tensor, PAGE: tl.constexpr, IDS: tl.constexpr
-) -> tl.tensor:
+def _page_ids(pages: tl.tensor, begin: tl.tensor, stop: tl.tensor, PAGE: tl.constexpr, IDS: tl.constexpr) -> tl.tensor:
     """Load the pages of the positions from `begin` on, ``[IDS]``; 0 from `stop` on."""
     place = begin // PAGE + tl.arange(0, IDS)
     return tl.load(pages + place, mask=place * PAGE < stop, other=0)

@@ -76,6 +76,39 @@ def rotary_gelu_write(
     return q, cat
 
 
+def rotate_heads(
+    qkv: Tensor,  # [T, at least 2 H D], contiguous: queries and keys, rotated in place, and whatever is behind them
+    rotary: Tensor,  # cosines and sines of each row, float32 [2, T, D / 2], contiguous
+    heads: int,  # H
+) -> None:
+    """Rotate the queries and keys of an image encoder, whose rows are patches, in two halves."""
+    if not use_triton(qkv):
+        reference.rotate_heads(qkv, rotary, heads)
+        return
+    half = rotary.shape[2]
+    block = max(1, min(CHUNK // power_of_2(half), power_of_2(2 * heads)))
+    _rotate_heads_kernel[(len(qkv), -(-2 * heads // block))](
+        qkv, rotary, qkv.stride(0), rotary.stride(0),
+        HEADS=2 * heads, HALF=half, HALF_WIDTH=power_of_2(half), BLOCK=block, num_warps=4, **dependent_launch(qkv),
+    )  # fmt: skip
+
+
+@triton.jit
+def _rotate_heads_kernel(
+    qkv: tl.tensor, rotary: tl.tensor, stride: tl.tensor, sines: tl.tensor,
+    HEADS: tl.constexpr, HALF: tl.constexpr, HALF_WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    token = tl.program_id(0).to(tl.int64)
+    row, head = qkv + token * stride, tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    angle = rotary + token * HALF + tl.arange(0, HALF_WIDTH)
+    _turn(
+        row, row, rotary, 2 * HALF, head, angle, sines, rotary, 1.0, 0.0,
+        HEADS, 2 * HALF, HALF, HALF_WIDTH, 1, False, False, False,
+    )  # fmt: skip
+
+
 @triton.jit
 def _turn(
     source: tl.tensor, target: tl.tensor, gain: tl.tensor, head_stride: tl.tensor, head: tl.tensor, angle: tl.tensor,

@@ -1,14 +1,28 @@
-"""Linear layers and norms over rows, in the model's type or in FP8, for fused parts of all families."""
+"""Linear layers and norms over rows, in the model's type or in FP8, and both around a residual stream.
 
+```
+FP8   x ────────────── + bias, rounded ─> x         else   x ───────┐
+      rows ─ product ──┘       └─ norm ─> rows             rows ─ product, + ──────────────> x
+                                                                       └─ + biases ─ norm ─> rows
+```
+
+Where the product itself adds to the residual stream, the norm reads one tensor instead of two and writes one instead of
+two (the gain is in `bench/results/gpu-notes.md`). The stream then lacks biases: the same numbers in every row, known
+beforehand, which every norm adds to its input.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from photonlite.kernels.activations import gelu_linear, swiglu
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight, swiglu_fp8
-from photonlite.kernels.norms import residual_norm, residual_norm_fp8
+from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
 
 Rows = tuple[Tensor, ...]
 """Input of a product: ``[T, K]``, or e4m3 ``[T, K]`` and scales ``[T, 1]``."""
@@ -81,3 +95,40 @@ class Norm:
         kernel = residual_norm_fp8 if self.fp8 else residual_norm
         total, *rows = kernel(x, delta, bias, self.weight, self.bias, self.eps)
         return total, tuple(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A linear layer into the residual stream, and the norm behind it, which adds the product and `bias`.
+
+    With `in_place` the product adds itself, and the stream then lacks `bias`.
+    """
+
+    linear: Linear
+    bias: Tensor
+    norm: Norm
+    in_place: bool
+
+    def __call__(self, x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+        """Return the stream ``[T, N]`` after `x`, and its norm as rows."""
+        if self.in_place and isinstance(self.linear, WideLinear):
+            self.linear.add_to(x, rows)
+            return x, (shifted_norm(x, self.bias, self.norm.weight, self.norm.bias, self.norm.eps),)
+        return self.norm(x, self.linear(rows), self.bias)
+
+
+def join_layers(
+    linears: Sequence[Linear], biases: Sequence[Tensor], norms: Sequence[Norm]
+) -> tuple[list[Join], list[Tensor]]:
+    """Join layers without biases of their own to a residual stream; the first join leaves its input unchanged.
+
+    `biases` ``[N]`` and `norms` belong to the layers in order; there may be more biases, of layers that are not joined.
+    Returns the joins, and after each bias the sum that must be added to the stream to complete it.
+    """
+    adding = all(isinstance(linear, WideLinear) for linear in linears)
+    lacking = list(biases)
+    if adding and len(biases) > 1:
+        wide = torch.promote_types(biases[0].dtype, torch.float32)
+        lacking[1:] = accumulate(bias.to(wide) for bias in biases[1:])
+    parts = enumerate(zip(linears, lacking, norms, strict=False))
+    return [Join(*part, in_place=adding and index > 0) for index, part in parts], lacking

@@ -127,6 +127,7 @@ def prompt(hidden: int, heads: int, kv_heads: int, dim: int, inner: int) -> None
         ints(count), zeros(2, 64, half, dtype=torch.float32), *pages, heads,
         axes=None if own else ints(half), norms=None if own else (zeros(dim), zeros(dim), 1e-6),
     )  # fmt: skip
+    rotary.rotate_heads(zeros(count, 3 * heads * dim), zeros(2, count, dim // 2, dtype=torch.float32), heads)
     prefill_attention.paged_prefill_attention(q, *pages, ints(2, 9), ints(3, 5), cat[:, : heads * dim])
     if not own:
         swiglu(zeros(count, 2 * inner))

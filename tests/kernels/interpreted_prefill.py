@@ -11,7 +11,7 @@ import torch
 from photonlite.kernels.prefill_attention import PrefillConfig, paged_prefill_attention
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.reference.attention import FP8
-from photonlite.kernels.rotary import rotary_gelu_write
+from photonlite.kernels.rotary import rotary_gelu_write, rotate_heads
 from tests.kernels.prompts import Span, head_major, scattered_prompts
 
 SHAPES = [
@@ -77,10 +77,20 @@ def compare_rotary() -> None:
             assert close.all() if kv_dtype != FP8 else close.float().mean() > 0.93
 
 
+def compare_patches() -> None:
+    for heads, dim in ((2, 12), (3, 64), (16, 72)):
+        found, rotary = torch.randn(5, 3 * heads * dim), torch.randn(2, 5, dim // 2)
+        wanted = found.clone()
+        rotate_heads(found, rotary, heads)
+        reference.rotate_heads(wanted, rotary, heads)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def main() -> None:
     torch.manual_seed(0)
     compare_attention()
     compare_rotary()
+    compare_patches()
     print("interpreted kernels agree")
 
 

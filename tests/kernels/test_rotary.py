@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.reference.attention import FP8
-from photonlite.kernels.rotary import rotary_gelu_write
+from photonlite.kernels.rotary import rotary_gelu_write, rotate_heads
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.layers import rotary_table, rotate
 from tests.kernels.prompts import head_major
@@ -85,6 +85,20 @@ def test_numbers_too_large_for_8_bits_saturate_and_nan_stays() -> None:
     assert keys[0, 1, 0, 2].item() == 3.0
 
 
+def test_queries_and_keys_are_rotated_and_values_stay() -> None:
+    torch.manual_seed(0)
+    qkv, rotary = torch.randn(5, 3 * 2 * 12), torch.randn(2, 5, 6)
+    before = qkv.clone().view(5, 3, 2, 12)
+
+    rotate_heads(qkv, rotary, 2)
+
+    q, k, v = qkv.view(5, 3, 2, 12).unbind(1)
+    cos, sin = rotary[:, :, None]
+    torch.testing.assert_close(q, rotate(before[:, 0], cos, sin))
+    torch.testing.assert_close(k, rotate(before[:, 1], cos, sin))
+    assert torch.equal(v, before[:, 2])
+
+
 gpu = pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
 
 
@@ -120,3 +134,18 @@ def test_the_kernel_agrees_with_the_reference_on_the_device(
         # A last bit of bfloat16 may tip a number of 8 bits over to its neighbour.
         near = {"atol": 0.01, "rtol": 0.13} if kv_dtype else close
         torch.testing.assert_close(store.cpu().float(), other.float(), **near, equal_nan=True)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize(("heads", "dim"), [(16, 64), (16, 72), (16, 80), (2, 12)])
+def test_patches_are_rotated_on_the_device_as_by_the_reference(heads: int, dim: int) -> None:
+    torch.manual_seed(2)
+    qkv, rotary = torch.randn(70, 3 * heads * dim).to(torch.bfloat16), torch.randn(2, 70, dim // 2)
+    found, wanted = qkv.cuda(), qkv.float()
+
+    rotate_heads(found, rotary.cuda(), heads)
+    reference.rotate_heads(wanted, rotary, heads)
+
+    torch.testing.assert_close(found.float().cpu(), wanted, rtol=8e-3, atol=1e-3)
+    assert torch.equal(found[:, 2 * heads * dim :].cpu(), qkv[:, 2 * heads * dim :])

@@ -162,6 +162,11 @@ def rotary_gelu_write(
     return _rotated(q, cos, sin).to(h.dtype), torch.cat((h.new_empty(len(h), heads * dim), inside), dim=1)
 
 
+def rotate_heads(qkv: Tensor, rotary: Tensor, heads: int) -> None:
+    turned = qkv[:, : 4 * heads * rotary.shape[2]].view(len(qkv), 2 * heads, -1)
+    turned.copy_(_rotated(turned, *rotary[:, :, None]))
+
+
 def _normed_heads(q: Tensor, k: Tensor, norms: HeadNorms | None) -> tuple[Tensor, Tensor]:
     """Apply the RMS norms of heads, if there are any; the result is as wide as the arithmetic, at least float32."""
     if norms is None:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from photonlite.kernels import cards
 from photonlite.models.base import Head, Heads, ModelShape
 from photonlite.models.layers import Attention
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.prefill import FusedPrefill
 from photonlite.models.qwen.fused.text import FusedText
+from photonlite.models.qwen.fused.vision import FusedTower
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.positions import prompt_positions
 from photonlite.models.qwen.text import TextDecoder
@@ -46,8 +48,8 @@ class QwenModel(nn.Module):
             levels=1 + len(self.config.vision.deepstack),
         )
 
-    def crop_encoder(self, *, fp8: bool = False) -> VisionTower:
-        return self.vision
+    def crop_encoder(self, *, fp8: bool = False) -> VisionTower | FusedTower:
+        return self.vision if self._encoder_obstacle() else FusedTower(self.vision)
 
     @functools.cached_property
     def _fused(self) -> FusedText:
@@ -60,7 +62,14 @@ class QwenModel(nn.Module):
         return self._fused.step_decoder()
 
     def plain_parts(self) -> dict[str, str]:
-        return {"image encoder": "this family has no fused kernels for it", **self._fused.plain_parts()}
+        reason = self._encoder_obstacle()
+        return ({} if reason is None else {"image encoder": reason}) | self._fused.plain_parts()
+
+    def _encoder_obstacle(self) -> str | None:
+        words = self.text.words
+        return cards.wrong_type(words.dtype, cards.HALF) or cards.obstacle(
+            cards.card_of(words.device), cards.encoder_needs()
+        )
 
     @property
     def heads(self) -> Heads:

@@ -9,7 +9,9 @@ Attention never leaves an image. The older tower attends within windows in most 
 the windows of one size follow each other, which makes each size one batch, and put back behind the merger.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,28 @@ Grid = tuple[int, int]  # rows and columns of patches of an image
 Runs = Sequence[tuple[int, int]]  # how many sequences of which length follow each other on the packed axis
 
 _NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What follows from the sizes of a launch's images alone."""
+
+    positions: Tensor | None  # [P, dim]: learned positions, interpolated
+    rotary: Tensor  # cosines and sines, float32 [2, P, D / 2]
+    whole: Runs
+    order: Tensor | None  # [P / 4]: embeddings by window, where there are windows
+    windows: Runs
+
+    def runs_of(self, config: VisionConfig, layer: int) -> Runs:
+        return self.whole if self.order is None or layer in config.full_layers else self.windows
+
+    def reorder(self, x: Tensor) -> Tensor:
+        """Reorder patches ``[P, ...]`` by windows."""
+        return x if self.order is None else _reorder(x, self.order)
+
+    def put_back(self, merged: Tensor) -> Tensor:
+        """Reorder embeddings ``[P / 4, dim]`` as they were before."""
+        return merged if self.order is None else torch.empty_like(merged).index_copy_(0, self.order, merged)
 
 
 class MLP(nn.Module):
@@ -54,10 +78,10 @@ class VisionBlock(nn.Module):
         else:
             self.mlp = GatedMLP(config.dim, config.ff_dim, bias=True)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], runs: Runs) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor, runs: Runs) -> Tensor:
         q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).unbind(1)  # [P, H, D] each
-        q, k = rotate(q, *rotary), rotate(k, *rotary)
-        x = x + self.proj(_attend_runs(q, k, v, runs).flatten(1))
+        q, k = rotate(q, *rotary.unsqueeze(-2)), rotate(k, *rotary.unsqueeze(-2))
+        x = x + self.proj(attend_runs(q, k, v, runs).flatten(1))
         return x + self.mlp(self.norm2(x))
 
 
@@ -89,31 +113,35 @@ class VisionTower(nn.Module):
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Map patches as images are cut into, uint8; see `models.base.PatchEncoder`."""
-        normalized = normalize_patches(patches, self.images, self.config.frames)
-        return self(normalized.to(self.patch_embed.weight.dtype), grids)
+        return self(self.normalize(patches), grids)
+
+    def normalize(self, patches: Tensor) -> Tensor:
+        return normalize_patches(patches, self.images, self.config.frames).to(self.patch_embed.weight.dtype)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Map normalised patches ``[P, patch_dim]`` of images to embeddings ``[1 + D, P / 4, dim]``, deepstack last."""
-        config = self.config
-        whole: Runs = [(1, rows * columns) for rows, columns in grids]
         x = self.patch_embed(patches)
-        if self.positions is not None:
-            x = x + self._positions(self.positions, grids).to(x.dtype)
-        angles = torch.cat([_rotary_angles(grid, config, x.device) for grid in grids])
-        order, windows = None, whole
-        if config.window:
-            order, windows = _window_order(grids, config, x.device)
-            x, angles = _reorder(x, order), _reorder(angles, order)
-        rotary = angles.cos().unsqueeze(-2), angles.sin().unsqueeze(-2)  # [P, 1, D / 2]
+        place = self.place(grids, x.dtype, x.device)
+        if place.positions is not None:
+            x = x + place.positions
+        x = place.reorder(x)
         outputs: list[Tensor] = []
         for index, block in enumerate(self.blocks):
-            x = block(x, rotary, windows if order is not None and index not in config.full_layers else whole)
-            if index in config.deepstack:
+            x = block(x, place.rotary, place.runs_of(self.config, index))
+            if index in self.config.deepstack:
                 outputs.append(self.deepstack[len(outputs)](x))
-        merged = self.merger(x)
-        if order is not None:
-            merged = torch.empty_like(merged).index_copy_(0, order, merged)
-        return torch.stack((merged, *outputs))
+        return torch.stack((place.put_back(self.merger(x)), *outputs))
+
+    def place(self, grids: Sequence[Grid], dtype: torch.dtype, device: torch.device) -> Place:
+        config = self.config
+        whole: Runs = [(1, rows * columns) for rows, columns in grids]
+        positions = None if self.positions is None else self._positions(self.positions, grids).to(dtype)
+        angles = torch.cat([_rotary_angles(grid, config, device) for grid in grids])
+        order, windows = None, whole
+        if config.window:
+            order, windows = _window_order(grids, config, device)
+            angles = _reorder(angles, order)
+        return Place(positions, torch.stack((angles.cos(), angles.sin())), whole, order, windows)
 
     def _positions(self, table: Tensor, grids: Iterable[Grid]) -> Tensor:
         """Interpolate learned positions to each image's grid, linearly, corners on corners: float32 ``[P, dim]``."""
@@ -129,23 +157,29 @@ class VisionTower(nn.Module):
 
 def normalize_patches(pixels: Tensor, settings: ImageSettings, frames: int) -> Tensor:
     """Map uint8 patches ``[P, 3 * patch * patch]`` to what the tower reads: float32, once a frame."""
-    mean, std = (torch.tensor(values, device=pixels.device)[:, None] for values in (settings.mean, settings.std))
+    mean, std = _statistics(settings, pixels.device)
     normalized = (pixels.view(len(pixels), 3, -1).float() / 255 - mean) / std
     return normalized.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
+
+
+@functools.lru_cache(maxsize=8)  # a copy to a card would wait for all that it has to do
+def _statistics(settings: ImageSettings, device: torch.device) -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(values, device=device)[:, None] for values in (settings.mean, settings.std))
+    return mean, std
 
 
 def _norm(dim: int, version: Version) -> nn.Module:
     return nn.LayerNorm(dim, eps=_NORM_EPS) if version.newer else RMSNorm(dim, _NORM_EPS)
 
 
-def _attend_runs(q: Tensor, k: Tensor, v: Tensor, runs: Runs) -> Tensor:
+def attend_runs(q: Tensor, k: Tensor, v: Tensor, runs: Runs) -> Tensor:
     """Attend within each sequence of the packed axis; all tensors are ``[P, H, D]``."""
-    out, start = torch.empty_like(q), 0
+    parts, start = [], 0
     for count, length in runs:
         part = slice(start, start := start + count * length)
         batch = (count, length, *q.shape[1:])
-        out[part] = attend(q[part].view(batch), k[part].view(batch), v[part].view(batch)).flatten(0, 1)
-    return out
+        parts.append(attend(q[part].view(batch), k[part].view(batch), v[part].view(batch)).flatten(0, 1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _merge_major(x: Tensor, merge: int) -> Tensor:

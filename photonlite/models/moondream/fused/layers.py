@@ -1,27 +1,12 @@
-"""Weights packed for fused kernels; linear layers over rows, with residual addition and norm between two of them.
+"""Weights of decoder blocks packed for fused kernels."""
 
-```
-FP8   x ────────────── + bias, rounded ─> x         else   x ───────┐
-      rows ─ product ──┘       └─ norm ─> rows             rows ─ product, + ──────────────> x
-                                                                       └─ + biases ─ norm ─> rows
-```
-
-Where the product itself adds to the residual stream, the norm reads one tensor instead of two and writes one instead of
-two (the gain is in `bench/results/gpu-notes.md`). The stream then lacks biases: the same numbers in every row, known
-beforehand, which every norm adds to its input.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from photonlite.kernels.experts import experts_in, experts_out, route
-from photonlite.kernels.norms import shifted_norm
 from photonlite.kernels.reference.experts import ExpertWeight
-from photonlite.models.fused_layers import Linear, Norm, Rows, WideLinear
 from photonlite.models.moondream.experts import MixtureMLP
 from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 
@@ -105,40 +90,3 @@ def _pack(block: DecoderBlock) -> PackedBlock:
 def _share(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
     layer.weight = nn.Parameter(weight, requires_grad=False)
     layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A linear layer into the residual stream, and the norm behind it, which adds the product and `bias`.
-
-    With `in_place` the product adds itself, and the stream then lacks `bias`.
-    """
-
-    linear: Linear
-    bias: Tensor
-    norm: Norm
-    in_place: bool
-
-    def __call__(self, x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-        """Return the stream ``[T, N]`` after `x`, and its norm as rows."""
-        if self.in_place and isinstance(self.linear, WideLinear):
-            self.linear.add_to(x, rows)
-            return x, (shifted_norm(x, self.bias, self.norm.weight, self.norm.bias, self.norm.eps),)
-        return self.norm(x, self.linear(rows), self.bias)
-
-
-def join_layers(
-    linears: Sequence[Linear], biases: Sequence[Tensor], norms: Sequence[Norm]
-) -> tuple[list[Join], list[Tensor]]:
-    """Join layers without biases of their own to a residual stream; the first join leaves its input unchanged.
-
-    `biases` ``[N]`` and `norms` belong to the layers in order; there may be more biases, of layers that are not joined.
-    Returns the joins, and after each bias the sum that must be added to the stream to complete it.
-    """
-    adding = all(isinstance(linear, WideLinear) for linear in linears)
-    lacking = list(biases)
-    if adding and len(biases) > 1:
-        wide = torch.promote_types(biases[0].dtype, torch.float32)
-        lacking[1:] = accumulate(bias.to(wide) for bias in biases[1:])
-    parts = enumerate(zip(linears, lacking, norms, strict=False))
-    return [Join(*part, in_place=adding and index > 0) for index, part in parts], lacking

@@ -7,7 +7,7 @@ x ─┬─ norm ── w_in ── rotary, GELU, write ─┬─ paged attentio
    └──────────────────────────────────────────────────────────────────── + bias ── norm of the next block
 ```
 
-Either the product or the norm adds to `x`; see `fused.layers`. FP8 fuses GELU with the quantisation for `w_out`.
+Either the product or the norm adds to `x`; see `models.fused_layers`. FP8 fuses GELU with the quantisation for `w_out`.
 The last block computes keys and values of all positions, and the rest only for each row's last position.
 """
 
@@ -21,10 +21,10 @@ from photonlite.kernels.prefill_attention import paged_prefill_attention
 from photonlite.kernels.reference.attention import indexable
 from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.models.base import KvPages, PackedPrompts
-from photonlite.models.fused_layers import Fp8Linear, Norm, Rows, WideLinear
+from photonlite.models.fused_layers import Fp8Linear, Norm, Rows, WideLinear, join_layers
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
-from photonlite.models.moondream.fused.layers import PackedBlock, join_layers
+from photonlite.models.moondream.fused.layers import PackedBlock
 
 
 class FusedPrefill:

@@ -8,8 +8,8 @@ crops ─ patches ─ patch_emb ─┐
                                                   + bias ─ norm ─ qkv of the next block
 ```
 
-Of `proj, + bias, norm` the product adds or the norm; see `fused.layers`. With FP8 every norm, GELU and attention output
-is quantised row by row, and so are the weights.
+Of `proj, + bias, norm` the product adds or the norm; see `models.fused_layers`. With FP8 every norm, GELU and output of
+attention is quantised row by row, and so are the weights.
 """
 
 import logging
@@ -24,9 +24,8 @@ from torch.nn.attention import SDPBackend
 from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.kernels.fp8 import quantise_rows
 from photonlite.kernels.vision import join_views, patch_rows
-from photonlite.models.fused_layers import Fp8Linear, Norm, Rows, WideLinear
+from photonlite.models.fused_layers import Fp8Linear, Norm, Rows, WideLinear, join_layers
 from photonlite.models.layers import MLP
-from photonlite.models.moondream.fused.layers import join_layers
 from photonlite.models.moondream.vision import EncoderBlock, VisionEncoder, normalize_pixels
 
 ROW_MULTIPLE = 16  # rows of patches are padded to a multiple of this, with which products of 16-bit numbers are fastest

@@ -3,70 +3,18 @@ import copy
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from photonlite.models.fused_layers import Fp8Linear, Norm, WideLinear
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.config import MoondreamConfig
-from photonlite.models.moondream.fused.layers import join_layers, pack_blocks
+from photonlite.models.moondream.fused.layers import pack_blocks
 from photonlite.models.moondream.model import MoondreamModel
 from tests.tiny import tiny_config, tiny_model
 
-DIM, LAYERS = 12, 4
 CONFIGS = [
     pytest.param(tiny_config(), id="one-shared-kv-head"),
     pytest.param(tiny_config("moondream2", text={"n_heads": 6, "n_kv_heads": 3}), id="3-of-6-kv-heads"),
     pytest.param(tiny_config(text={"n_layers": 1, "n_kv_heads": 3}), id="one-layer"),
 ]
-
-
-def layers_of(dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], list[Norm]]:
-    torch.manual_seed(0)
-    weights = [(torch.randn(DIM, 7) / 3).to(dtype) for _ in range(LAYERS)]
-    biases = [torch.randn(DIM).to(dtype) for _ in range(LAYERS)]
-    norms = [Norm(torch.randn(DIM).to(dtype), torch.randn(DIM).to(dtype), 1e-5, fp8=False) for _ in range(LAYERS)]
-    return weights, biases, norms
-
-
-@pytest.mark.parametrize("joined", [0, 1, LAYERS])
-def test_stream_plus_lacking_biases_is_the_sum_of_all_layers(
-    joined: int,
-) -> None:
-    weights, biases, norms = layers_of(torch.float64)
-    linears = [WideLinear(weight, None) for weight in weights[:joined]]
-    start = x = torch.randn(5, DIM, dtype=torch.float64)
-    total, kept = start.clone(), start.clone()
-
-    joins, lacking = join_layers(linears, biases, norms[:joined])
-
-    assert len(joins) == joined
-    for join, lack, weight, bias, norm in zip(joins, lacking, weights, biases, norms, strict=False):
-        rows = torch.randn(5, 7, dtype=torch.float64)
-        total = total + rows @ weight.T + bias
-        x, (normal,) = join(x, (rows,))
-        torch.testing.assert_close(normal, functional.layer_norm(total, (DIM,), norm.weight, norm.bias, norm.eps))
-        torch.testing.assert_close(x + lack if join.in_place else x, total)
-    assert torch.equal(start, kept)  # the first join writes over nothing
-    if joined < LAYERS:
-        torch.testing.assert_close(x + lacking[joined], total + biases[joined])
-
-
-def test_biases_are_summed_in_full_precision() -> None:
-    weights, biases, norms = layers_of(torch.bfloat16)
-
-    _, lacking = join_layers([WideLinear(weight, None) for weight in weights], biases, norms)
-
-    assert lacking[-1].dtype == torch.float32
-    torch.testing.assert_close(lacking[-1].double(), sum(bias.double() for bias in biases[1:]), rtol=1e-6, atol=1e-6)
-
-
-def test_products_of_8_bits_leave_adding_to_the_norm() -> None:
-    weights, biases, norms = layers_of(torch.bfloat16)
-
-    joins, lacking = join_layers([Fp8Linear(weight, None) for weight in weights], biases, norms)
-
-    assert not any(join.in_place for join in joins)
-    assert all(lack is bias for lack, bias in zip(lacking, biases, strict=True))
 
 
 def hidden(model: MoondreamModel) -> Tensor:
