@@ -41,7 +41,7 @@ from photonlite.sequence import Sequence as EngineSequence
 
 PARTS = ("agree", "typed", "boxes")
 STREAMS = (1, 4, 16)
-OBJECTS, BOUNDS = 10, (1000,) * 4
+OBJECTS, BOUNDS = 10, (999,) * 4
 PICTURES = ("assets/desk.png", "assets/market.png", "assets/street.png")
 _CLOSE = 1e-4  # coordinates, scores: sums in another order round otherwise
 _CLOSE_SCORE = 1e-3
@@ -157,15 +157,20 @@ def typed(rounds: int, device: str) -> list[str]:
 
 
 class FullList(ItemsGrammar):
-    """A list that goes on to its last item: where it may end, the model is asked as ever and not heard."""
+    """A list that goes on to its last item, of numbers of three digits: both ways then write as many tokens.
+
+    Where a model of random weights might end the list or a number, it is asked as ever and not heard.
+    """
 
     @property
     def allowed(self) -> Allowed:
         allowed = super().allowed
         ids = allowed.ids or ()
-        ends = [one for one in ids if one in (self.form.none[2], self.form.last[6])]
+        ends = (self.form.none[2], self.form.last[6])
         kept = tuple(one for one in ids if one not in ends)
-        return Allowed(kept, scored=allowed.scored) if ends and len(kept) == 1 else allowed
+        if digits := tuple(one for one in kept if one in self.form.digits):
+            kept = digits if len(digits) < len(ids) else digits[1:]  # none after a zero
+        return Allowed(kept, scored=allowed.scored) if kept != ids else allowed
 
 
 def list_format() -> ItemFormat:

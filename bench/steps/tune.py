@@ -59,9 +59,9 @@ ATTENTION = [
     *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (4, 8)),
 ]
 ATTENTION_MANY = [
-    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (1, 2, 3, 4) for stages in (3, 4, 5, 6)),
-    *(AttentionConfig(16, parts, 1, 4, dot=True, early=True) for parts in (2, 3)),
-    *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (1, 2)),
+    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (2, 3, 4, 5, 6) for stages in (3, 4, 5)),
+    *(AttentionConfig(16, parts, 1, 3, dot=True, early=True) for parts in (3, 4)),
+    *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (2, 4)),
 ]
 
 SINGLE_GROUPS = [GroupTiling(1, outs, step, 4, 1) for outs in (2, 4, 8, 16) for step in (512, 1024)]
