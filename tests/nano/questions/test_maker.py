@@ -359,7 +359,7 @@ def expected_answer(scenes, number, asked):
     return answer(scene, first, second[0], asked.of)
 
 
-@pytest.mark.parametrize("kinds", [3, 12, 60])
+@pytest.mark.parametrize("kinds", [*(pytest.param(few, marks=pytest.mark.long) for few in (3, 12)), 60])
 def test_spatial_and_colour_questions_are_true_and_clear(kinds):
     scenes = random_scenes(600, seed=kinds, kinds=kinds)
     seen, said_yes, directions = Counter(), Counter(), set()
