@@ -44,7 +44,7 @@ def check_products(tokens: int, count: int, ranks: int, dim: int, inner: int) ->
     for into, out_of in zip(weights_of(count, 2 * inner, dim), weights_of(count, dim, inner), strict=True):
         inside = reference.experts_in(x, routes, into)
         wanted = reference.experts_out(inside, routes, out_of)
-        for tiling in (None, *MANY) if 1 < tokens <= 17 else (SINGLE, MANY[0]) if tokens < 70 else (None,):
+        for tiling in (SINGLE, MANY[0]) if tokens == 1 else (None, *MANY) if tokens <= 17 else (None,):
             close(experts.experts_in(x, routes, into, tiling), inside)
             close(experts.experts_out(inside, routes, out_of, tiling), wanted)
 
