@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Several test processes share the cores. The library sets its own threads; this is for tests that use PyTorch directly.
-# OpenMP reads it when PyTorch is imported, which is later.
+# Several test processes share the cores. With a thread for each core, PyTorch's small operations wait for one another:
+# tests against an oracle took three times as long. OpenMP reads both when PyTorch is imported, which is later.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +54,7 @@ def ended(request: pytest.FixtureRequest) -> Ended:
     """Run the program of the test's marker and wait for it."""
     marker = request.node.get_closest_marker("program")
     assert marker is not None, "mark the test with the program that it runs"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", *marker.args], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S
     )

@@ -96,6 +96,7 @@ def test_the_wheel_holds_only_the_package_and_its_checkpoint(wheel: Path) -> Non
     assert metadata["Requires-Python"] == ">=3.11"
 
 
+@pytest.mark.long
 def test_the_checkpoint_is_at_most_16_mb(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert archive.getinfo("photonlite/assets/nano/model.safetensors").file_size <= 16_100_000
@@ -110,6 +111,7 @@ def test_the_installed_wheel_detects_with_its_own_checkpoint(installed: Path, tm
     assert list(report["result"]) == ["objects"]
 
 
+@pytest.mark.long
 def test_the_installed_command_runs(installed: Path, tmp_path: Path) -> None:
     out = run_elsewhere([sys.executable, str(installed / "bin" / "photonlite"), "--version"], installed, tmp_path)
 

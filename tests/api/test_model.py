@@ -114,13 +114,10 @@ def model() -> Iterator[VisionModel]:
 
 
 @pytest.mark.long
-@SETTINGS
 @pytest.mark.parametrize("skill", SKILLS)
-def test_async_twins_give_equal_answers(
-    family: tuple[VisionModel, LoadedModel], skill: str, settings: dict[str, Any]
-) -> None:
+def test_async_twins_give_equal_answers(family: tuple[VisionModel, LoadedModel], skill: str) -> None:
     model, _ = family
-    asked = arguments(skill, IMAGE, settings | {"max_objects": 4, "max_tokens": 25})
+    asked = arguments(skill, IMAGE, SAMPLED | {"max_objects": 4, "max_tokens": 25})
 
     assert run(method(model, skill, "a")(**asked)) == method(model, skill)(**asked)
 

@@ -32,6 +32,15 @@ def device() -> Iterator[CpuDevice]:
     opened.close()
 
 
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """PyTorch's number of threads is three, on any machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
 def fail() -> None:
     raise ValueError("a bug")
 
@@ -116,6 +125,7 @@ def test_work_runs_in_inference_mode_on_the_stream_thread(device: CpuDevice) -> 
     assert not torch.is_inference_mode_enabled()
 
 
+@pytest.mark.usefixtures("three_threads")  # before the device is opened
 def test_copy_streams_use_one_thread(device: CpuDevice) -> None:
     seen: list[int] = []
     event = device.event()

@@ -22,7 +22,7 @@ from tests.api.fakes import ROOM, Source, Threads, make_session, task
 from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 from tests.interleaving import Interleaving
 
-SEEDS = range(60)
+SEEDS = [pytest.param(seed, marks=[pytest.mark.long] * (seed >= 20)) for seed in range(60)]
 LONG_ANSWER = 400
 """Tokens of an answer that is always cancelled before its end."""
 
@@ -143,19 +143,23 @@ def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -
     assert world.now == 0
 
 
-@pytest.mark.parametrize("seed", range(300))  # a request has to slip in between two lines of the closing thread
-def test_a_request_submitted_while_the_engine_closes_is_refused_or_answered(seed: int) -> None:
-    with Interleaving(seed, engine_module) as world:
-        engine = Engine(world)
+# Many, because a request has to slip in between two lines of the closing thread.
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2))])
+def test_a_request_submitted_while_the_engine_closes_is_refused_or_answered(part: int) -> None:
+    for seed in range(100 * part, 100 * (part + 1)):
+        with Interleaving(seed, engine_module) as world:
+            ask_and_close(world, Engine(world))
 
-        def ask() -> None:
-            sequence = engine.ask()
-            if sequence is not None:
-                assert engine.await_end(sequence).ends[0].error is None
 
-        world.spawn(ask, name="asks")
-        world.spawn(lambda: engine.loop.close(drain=True), name="closer")
-        world.run()
+def ask_and_close(world: Interleaving, engine: Engine) -> None:
+    def ask() -> None:
+        sequence = engine.ask()
+        if sequence is not None:
+            assert engine.await_end(sequence).ends[0].error is None
+
+    world.spawn(ask, name="asks")
+    world.spawn(lambda: engine.loop.close(drain=True), name="closer")
+    world.run()
 
 
 class Prepared(FakeImage):

@@ -440,6 +440,7 @@ while known() is not None:  # the thread drops it last of all
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given back\n", "")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_process_exits_although_another_thread_held_every_lock_at_the_fork() -> None:
     script = """

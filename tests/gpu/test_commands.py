@@ -34,6 +34,7 @@ def test_decoding_gives_a_period_a_floor_and_the_parts_of_a_step(tmp_path):
         assert {"forward", "finalize"} <= {event["name"] for event in json.load(trace)["traceEvents"]}
 
 
+@pytest.mark.long
 def test_decoding_of_another_shape_tells_which_experts_are_met(tmp_path):
     code, text, rows = run(decode.main, tmp_path, "--only", "bf16", "--shape", "moondream3-fp8")
 

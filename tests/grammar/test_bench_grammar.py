@@ -33,6 +33,7 @@ def test_a_rehearsal_writes_all_tables(tmp_path: Path, monkeypatch: pytest.Monke
         assert "nan" not in part
 
 
+@pytest.mark.long
 def test_every_text_belongs_to_its_spec() -> None:
     vocabulary = shipped()
     own = libraries.Own(vocabulary)

@@ -13,7 +13,7 @@ from photonlite.kernels.reference import experts as reference
 from photonlite.kernels.reference.experts import ExpertWeight, Routes
 
 # rows, experts, experts of a row, width, inside
-SIZES = [(1, 8, 2, 24, 10), (3, 64, 8, 40, 12), (17, 6, 6, 32, 16), (64, 20, 3, 16, 8), (70, 12, 2, 24, 9)]
+SIZES = [(1, 8, 2, 24, 10), (3, 20, 8, 40, 12), (17, 6, 6, 32, 16), (64, 8, 3, 16, 8), (70, 7, 2, 24, 9)]
 SIZES += [(150, 5, 1, 16, 33)]
 MANY = [GroupTiling(16, 16, 32, 1, 1), GroupTiling(32, 8, 16, 1, 1), GroupTiling(4, 64, 64, 1, 1)]
 SINGLE = GroupTiling(1, 4, 32, 1, 1)
@@ -44,13 +44,14 @@ def check_products(tokens: int, count: int, ranks: int, dim: int, inner: int) ->
     for into, out_of in zip(weights_of(count, 2 * inner, dim), weights_of(count, dim, inner), strict=True):
         inside = reference.experts_in(x, routes, into)
         wanted = reference.experts_out(inside, routes, out_of)
-        for tiling in (None, *MANY) if 1 < tokens <= 17 else (SINGLE, MANY[0]) if tokens < 70 else (None,):
+        for tiling in (SINGLE, MANY[0]) if tokens == 1 else (None, *MANY) if tokens <= 17 else (None,):
             close(experts.experts_in(x, routes, into, tiling), inside)
             close(experts.experts_out(inside, routes, out_of, tiling), wanted)
 
 
 def check_uneven_routes() -> None:
-    """All rows to the same experts, and none to others; ties, and rows that are no numbers."""
+    """All rows to the same experts, and none to others; many experts, ties, and rows that are no numbers."""
+    check_routes(torch.randn(3, 64), 8)
     for tokens in (1, 5, 64, 130):
         check_routes(torch.arange(10.0).repeat(tokens, 1), 3)
         check_routes(torch.zeros(tokens, 10), 3)

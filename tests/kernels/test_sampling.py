@@ -7,7 +7,6 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor
 
 from photonlite.kernels import sampling
 from photonlite.kernels.columns import PARAM_COLUMNS, PENALTY
@@ -71,6 +70,8 @@ def bits(*ids: int) -> list[int]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_penalty_changes_logits_as_the_processor_of_transformers_does(dtype: torch.dtype) -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor  # takes seconds, which a collection need not wait for
+
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 70, generator=generator).to(dtype)
     logits[:, 3], logits[1, 5] = 0.0, -math.inf

@@ -30,6 +30,7 @@ def test_an_unknown_type_is_refused_with_the_known_ones(raw: dict[str, Any]) -> 
         family_of(raw)
 
 
+@pytest.mark.long
 def test_loading_the_shipped_checkpoint_imports_no_other_family_and_not_transformers() -> None:
     code = """
 import sys

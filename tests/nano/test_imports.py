@@ -51,22 +51,24 @@ def upward(graph, package):
     return [f"{name} imports {one}" for name, found in graph.items() for one in found if place(one) > place(name)]
 
 
-GRAPH = import_graph(ROOT, "bench.nano")
+@pytest.fixture(scope="module")
+def graph():
+    return import_graph(ROOT, "bench.nano")
 
 
-def test_every_module_is_in_a_folder_with_a_place():
+def test_every_module_is_in_a_folder_with_a_place(graph):
     here = ROOT / "bench" / "nano"
     assert {path.name for path in here.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(FOLDERS)
     assert [path.name for path in here.glob("*.py")] == ["__init__.py"]
-    assert len(GRAPH) > 50
+    assert len(graph) > 50
 
 
-def test_no_module_imports_itself_in_a_circle():
-    assert cycle_in(GRAPH) is None
+def test_no_module_imports_itself_in_a_circle(graph):
+    assert cycle_in(graph) is None
 
 
-def test_folders_import_only_those_before_them():
-    assert upward(GRAPH, "bench.nano") == []
+def test_folders_import_only_those_before_them(graph):
+    assert upward(graph, "bench.nano") == []
 
 
 @pytest.mark.parametrize(("place", "text"), [("scenes/a.py", "from bench.nano.demo import b"), ("scenes/a.py", "")])

@@ -125,10 +125,10 @@ def test_without_realtime_requests_both_policies_do_the_same(seed: int) -> None:
 
 
 def test_first_come_first_served_keeps_every_invariant() -> None:
-    seen, failure = run_many(500_000, 1, 4_000, FifoPolicy)
+    seen, failure = run_many(500_000, 1, 2_000, FifoPolicy)
 
     assert failure is None, failure
-    assert seen["answered"] > 200
+    assert seen["answered"] > 100
     assert not seen["rows of real-time sequences"]
 
 

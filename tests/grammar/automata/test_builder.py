@@ -63,14 +63,14 @@ def against_the_reference(pattern: Any, vocabulary: Vocabulary, budget: int | No
 
 
 @pytest.mark.long
-@settings(max_examples=100, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(PATTERNS, VOCABULARIES, st.integers(0, 2**32))
 def test_allowed_is_what_the_reference_permits_token_by_token(pattern: Any, vocabulary: Vocabulary, seed: int) -> None:
     against_the_reference(pattern, vocabulary, None, seed)
 
 
 @pytest.mark.long
-@settings(max_examples=100, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(PATTERNS, VOCABULARIES, st.integers(0, 30), st.integers(0, 2**32))
 def test_every_answer_is_complete_within_its_budget(pattern: Any, vocabulary: Vocabulary, over: int, seed: int) -> None:
     against_the_reference(pattern, vocabulary, over, seed)

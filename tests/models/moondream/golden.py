@@ -14,7 +14,11 @@ from photonlite.models.checkpoint import LoadedModel, load_checkpoint
 from tests.tiny import EXPECTED, GOLDEN
 
 TOLERANCE = 2e-3
-CASES = [pytest.param(case, id=case["image"].split("/")[1][:-4]) for case in EXPECTED["cases"]]
+_LARGE = "images/1280x720.png"
+CASES = [
+    pytest.param(case, id=case["image"].split("/")[1][:-4], marks=[pytest.mark.long] * (case["image"] == _LARGE))
+    for case in EXPECTED["cases"]
+]
 SKILLS = ("caption", "query", "detect", "point")
 
 

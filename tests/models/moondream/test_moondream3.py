@@ -63,7 +63,7 @@ class Run:
 
 
 @pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("pictured", [True, False])
+@pytest.mark.parametrize("pictured", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_prompt_and_20_steps_equal_the_oracle(tmp_path: Path, name: str, pictured: bool) -> None:
     sizes = SIZES[name]
     state = random_weights(sizes)
@@ -185,7 +185,7 @@ def test_the_logarithm_of_a_position_is_rounded_as_the_switch_says(tmp_path: Pat
     assert torch.equal(found, exact.bfloat16()) is wide
 
 
-@pytest.mark.parametrize("layout", ["hub", "md3", "fp8"])
+@pytest.mark.parametrize("layout", ["fp8", *(pytest.param(wide, marks=pytest.mark.long) for wide in ("hub", "md3"))])
 def test_a_folder_answers_every_skill_alike_at_both_depths(tmp_path: Path, layout: str) -> None:
     state = random_weights(Sizes())
     state["model.text.lm_head.bias"][0] -= 10  # nothing ends by chance

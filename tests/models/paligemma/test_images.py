@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
 from photonlite.models.paligemma.images import SquareImages, check_processor, cut_patches
@@ -28,6 +27,9 @@ def sizes(count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("spec", [SPEC, SquareImages(30, 5)])
 def test_pixels_are_those_of_the_public_processor(spec: SquareImages) -> None:
+    # Takes seconds, which a collection need not wait for.
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
     size = {"height": spec.side, "width": spec.side}
     processor: Any = SiglipImageProcessorPil(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     for number, shape in enumerate([*EXTREME, *sizes(100)]):

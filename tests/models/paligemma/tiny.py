@@ -9,8 +9,6 @@ import tokenizers
 import torch
 from PIL import Image
 from tokenizers import decoders, models, normalizers, pre_tokenizers
-from transformers import PaliGemmaConfig as TheirConfig
-from transformers import PaliGemmaForConditionalGeneration
 
 LOCATIONS, CODES = 1024, 128
 WORDS = 400  # ids below are those of text
@@ -70,12 +68,15 @@ _MERGED = ("answer", "caption", "describe", "detect", "segment", "▁en", "▁mu
 
 def reference_model(case: str, seed: int = 0) -> Any:
     """Return a random model of transformers in float32; norms and biases are random too."""
+    import transformers  # takes seconds, which a collection need not wait for
+
     changes = CASES[case]
     text, vision = _TEXT | changes.get("text", {}), _VISION | changes.get("vision", {})
     sizes = dict.fromkeys(("hidden_size", "projection_dim"), text["hidden_size"])
     torch.manual_seed(seed)
-    config = TheirConfig(text_config=text, vision_config=vision, image_token_index=IMAGE_ID, vocab_size=VOCAB, **sizes)
-    model = PaliGemmaForConditionalGeneration(config)
+    more: dict[str, Any] = {"image_token_index": IMAGE_ID, "vocab_size": VOCAB, **sizes}
+    config = transformers.PaliGemmaConfig(text_config=text, vision_config=vision, **more)
+    model = transformers.PaliGemmaForConditionalGeneration(config)
     with torch.no_grad():
         for value in model.parameters():
             if value.ndim == 1:  # a norm or a bias

@@ -101,7 +101,7 @@ def answer_of(oracle: Any, model: VisionModel, prompt: Any, images: list[Image.I
     return prompts.decode(found[0, len(ids) :].tolist())
 
 
-@pytest.mark.parametrize("count", range(4))
+@pytest.mark.parametrize("count", [0, *(pytest.param(some, marks=pytest.mark.long) for some in (1, 2)), 3])
 def test_answers_are_those_of_transformers(model: VisionModel, oracle: Any, count: int) -> None:
     images = IMAGES[:count]
     prompt = prompts_of(model).query("What changed?", reasoning=False, refs=(), images=count)
@@ -365,6 +365,7 @@ def test_a_folder_that_lacks_a_file_is_refused_by_its_name(folder: Path, tmp_pat
         photonlite.load(tmp_path / "copy", device="cpu")
 
 
+@pytest.mark.parametrize("case", ["3"], indirect=True)
 def test_a_damaged_part_is_found_by_the_check(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     photonlite.load(folder, device="cpu", engine=ENGINE, check=True).close()

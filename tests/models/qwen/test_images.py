@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from photonlite.errors import ConfigError, ImageShapeError
 from photonlite.models.qwen.config import VisionConfig
@@ -39,6 +38,9 @@ def sizes(count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("kind", PREPROCESSOR)
 def test_patches_equal_those_of_transformers(kind: str) -> None:
+    # Takes seconds, which a collection need not wait for.
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
     own, oracle = settings(kind), Qwen2VLImageProcessorPil(**PREPROCESSOR[kind])
     draw = np.random.default_rng(1)
     for width, height in sizes(200):

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen3VLForConditionalGeneration
 
 from photonlite.errors import CapacityError, CheckpointError
 from photonlite.models.checkpoint import load_checkpoint
@@ -71,7 +70,7 @@ def test_a_device_without_room_for_a_second_copy_is_named(
     def to(self: object, device: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Qwen3VLForConditionalGeneration, "to", to)
+    monkeypatch.setattr("transformers.Qwen3VLForConditionalGeneration.to", to)
 
     with pytest.raises(CapacityError, match=r"no room .* device='cpu'"):
         QwenOracle((folder / "model.safetensors",), model)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from photonlite.errors import CheckpointError, ConfigError, PromptError
 from photonlite.models.qwen.config import QwenConfig
@@ -128,6 +127,8 @@ def joined(pieces: tuple[tuple[int, ...], ...]) -> list[int]:
 def test_ids_equal_those_of_transformers_with_the_public_template(
     path: Path, name: str, brought: bool, conversation: str
 ) -> None:
+    from transformers import PreTrainedTokenizerFast  # takes seconds, which a collection need not wait for
+
     turns = CONVERSATIONS[conversation]
     messages: list[dict[str, Any]] = [
         {

@@ -7,12 +7,6 @@ from typing import Any
 import tokenizers
 import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers
-from transformers import (
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-)
 
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
@@ -136,6 +130,8 @@ def generation(case: str) -> str:
 
 def reference_model(case: str, seed: int = 0) -> Any:
     """Return a random model of transformers in float32; norms and biases are random too."""
+    import transformers  # takes seconds, which a collection need not wait for
+
     changes, newer = CASES[case], generation(case) == "3"
     text = _TEXT | changes.get("text", {})
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -147,9 +143,11 @@ def reference_model(case: str, seed: int = 0) -> Any:
     parts = {"text_config": text | {"rope_parameters": rope}, "vision_config": vision}
     torch.manual_seed(seed)
     if newer:
-        model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**parts, **IDS, **tied))
+        config = transformers.Qwen3VLConfig(**parts, **IDS, **tied)
+        model: Any = transformers.Qwen3VLForConditionalGeneration(config)
     else:
-        model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**parts, **IDS, **tied))
+        config = transformers.Qwen2_5_VLConfig(**parts, **IDS, **tied)
+        model = transformers.Qwen2_5_VLForConditionalGeneration(config)
     with torch.no_grad():
         for name, value in model.named_parameters():
             if value.ndim == 1:  # a norm or a bias

@@ -14,7 +14,7 @@ from bench.nano.evaluation.records import SKILLS
 from bench.nano.questions.text.typed import CLEARLY_LARGEST
 from bench.nano.scenes.objects import index_of
 from photonlite.errors import CapacityError
-from tests.nano.evaluation.oracle import OBJECTS, SEEDS, Oracle, judged, marked, scenes
+from tests.nano.evaluation.oracle import OBJECTS, SEEDS, Oracle, judged, marked, perfect_records, scenes
 
 
 def mentions(words, kind):
@@ -23,7 +23,7 @@ def mentions(words, kind):
 
 @pytest.fixture(scope="module")
 def records():
-    return judged(Oracle())
+    return perfect_records()
 
 
 def test_every_kind_is_asked_for_and_two_things_that_are_not_there(records):

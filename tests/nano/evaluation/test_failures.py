@@ -9,7 +9,7 @@ import pytest
 from bench.nano.evaluation.failures import COLOURS, MISTAKES, SIDE, Shape, thumbnail, write_failures
 from bench.nano.evaluation.records import CaptionRecord, QueryRecord, SceneRecord
 from bench.nano.scenes.objects import index_of
-from tests.nano.evaluation.oracle import SEEDS, Oracle, judged, scenes
+from tests.nano.evaluation.oracle import SEEDS, Oracle, judged, perfect_records, scenes
 
 BANANA, DOG, KEY = map(index_of, ("banana", "dog", "key"))
 
@@ -56,7 +56,7 @@ def test_every_skill_shows_its_scenes(tmp_path):
 
 
 def test_scenes_without_mistakes_are_left_off(tmp_path):
-    page, images = written(tmp_path, judged(Oracle()))
+    page, images = written(tmp_path, perfect_records())
     assert images == []
     assert page.count("0 of 12 scenes") == len(MISTAKES)
 

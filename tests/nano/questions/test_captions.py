@@ -1,3 +1,5 @@
+from functools import cache
+
 import torch
 
 from bench.nano.questions import mix
@@ -7,12 +9,15 @@ from bench.nano.questions.text import language
 from tests.nano.small import maker, random_scenes
 from tests.tiny import CPU
 
-CAPTIONS = Captions(maker().encode, CPU)
+
+@cache
+def captions():
+    return Captions(maker().encode, CPU)
 
 
 def written(style, room):
     scenes = random_scenes(200, kinds=20, empty=0.1)
-    styles, part = CAPTIONS(scenes, torch.full((200,), style), room)
+    styles, part = captions()(scenes, torch.full((200,), style), room)
     ids = [[id_ for id_ in row if id_ != NONE] for row in part.ids.tolist()]
     return scenes, styles.tolist(), ids
 
@@ -34,11 +39,11 @@ def test_other_styles_stay():
 
 
 def test_no_listing_is_longer_than_foreseen():
-    assert max(map(len, written(NORMAL, 999)[2])) <= CAPTIONS.longest_listing(10)
+    assert max(map(len, written(NORMAL, 999)[2])) <= captions().longest_listing(10)
 
 
 def test_what_decides_counts_more_than_what_follows_from_it():
-    _, part = CAPTIONS(random_scenes(200, kinds=20, empty=0.1), torch.full((200,), NORMAL), 999)
+    _, part = captions()(random_scenes(200, kinds=20, empty=0.1), torch.full((200,), NORMAL), 999)
     assert len(part.weights) == part.ids.shape[1]
     weight_of = {}
     for row in part.ids.tolist():

@@ -359,7 +359,7 @@ def expected_answer(scenes, number, asked):
     return answer(scene, first, second[0], asked.of)
 
 
-@pytest.mark.parametrize("kinds", [3, 12, 60])
+@pytest.mark.parametrize("kinds", [*(pytest.param(few, marks=pytest.mark.long) for few in (3, 12)), 60])
 def test_spatial_and_colour_questions_are_true_and_clear(kinds):
     scenes = random_scenes(600, seed=kinds, kinds=kinds)
     seen, said_yes, directions = Counter(), Counter(), set()
@@ -522,7 +522,6 @@ def test_ten_of_the_longest_names_fit():
             rows_of(one)  # every row has its end
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("slot", "kind"),
     [
@@ -536,9 +535,15 @@ def test_ten_of_the_longest_names_fit():
 )
 def test_questions_must_fit(monkeypatch, slot, kind):
     monkeypatch.setitem(mix.LENGTHS, slot, 12)
-    tokenizers = load_tokenizer(), load_answer_tokenizer()
     with pytest.raises(ValueError, match=f"a {kind} question can take"):
-        QuestionMaker(*tokenizers, CPU)
+        maker()._check_room()
+
+
+@pytest.mark.long
+def test_a_maker_whose_questions_do_not_fit_is_not_made(monkeypatch):
+    monkeypatch.setitem(mix.LENGTHS, "text", 12)
+    with pytest.raises(ValueError, match="a list question can take"):
+        QuestionMaker(load_tokenizer(), load_answer_tokenizer(), CPU)
 
 
 class Noting(TorchDispatchMode):

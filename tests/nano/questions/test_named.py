@@ -26,7 +26,7 @@ def asked_about(scenes):
     return [(Asked(scenes, number, row), row, json.loads(document(row)[0])) for number, row in whole]
 
 
-@pytest.fixture(scope="module", params=[3, 40])
+@pytest.fixture(scope="module", params=[3, pytest.param(40, marks=pytest.mark.long)])
 def answers(request):
     torch.manual_seed(request.param)
     return asked_about(random_scenes(BATCH, seed=request.param, kinds=request.param, empty=0.5))
@@ -80,6 +80,7 @@ def test_names_that_are_held_out_never_come(answers):
     assert seen & set(mentions("train"))
 
 
+@pytest.mark.long
 def test_a_name_that_says_nothing_is_answered_in_the_type_that_is_forced():
     """For the same question: a number, true or false, or words."""
     torch.manual_seed(0)

@@ -1,8 +1,5 @@
 """Token tables of names: the meaning and the object that were asked for, in any spelling."""
 
-import random
-from functools import cache
-
 import torch
 
 from bench.nano.questions.layout import NONE
@@ -11,14 +8,15 @@ from bench.nano.questions.tokenizer import load_answer_tokenizer
 from bench.nano.questions.typed.property_names import PropertyNames
 from bench.nano.scenes.objects import load_objects
 from tests.nano.questions.named_reading import mentions, names
-from tests.tiny import CPU
+from tests.nano.small import maker
 
 TOKENIZER = load_answer_tokenizer()
 
 
-@cache
 def table():
-    return PropertyNames(lambda text: list(TOKENIZER.encode(text).ids), random.Random(0), CPU)
+    names = maker()._named._names
+    assert isinstance(names, PropertyNames)
+    return names
 
 
 def drawn(rows):

@@ -200,17 +200,15 @@ def test_what_the_grammar_forces_weighs_little():
     torch.manual_seed(0)
     asked = maker()(random_scenes(300))[TYPED]
     opening, value = Counter(), Counter()
+    begin = maker().encode('{"')[0]
     for row in range(300):
         one = read(asked, row)
-        if one.answer[0] == TOKEN_OPEN:
+        if one.answer[0] == begin:
             opening[round(one.weights[0], 3)] += 1
         for id_, weight in zip(one.answer, one.weights, strict=True):
             value[round(weight, 3)] += id_ == COORD
     assert set(opening) == {BEGUN_WEIGHT}
     assert {weight for weight, count in value.items() if count} == {1.0}
-
-
-TOKEN_OPEN = maker().encode('{"')[0]
 
 
 def test_every_group_has_members_and_no_name_has_two_roles():

@@ -9,8 +9,6 @@ from bench.nano.questions.wording import Group, _cut
 from bench.nano.scenes.objects import index_of
 from tests.nano.small import maker
 
-WORDING, NAMES = maker()._wording, maker()._wording._names
-
 
 @pytest.fixture(autouse=True)
 def seeded():
@@ -20,9 +18,11 @@ def seeded():
 def rows(group, kind, second=None, count=200):
     """Wordings of a group about a kind (or a tensor of kinds), as ids."""
     kinds = torch.full((count,), kind) if isinstance(kind, int) else kind
-    other = None if second is None else NAMES(torch.full((count,), second))
-    groups = torch.full((len(kinds),), WORDING.group[group])
-    return [[id_ for id_ in row if id_ != NONE] for row in WORDING(groups, NAMES(kinds), other).tolist()]
+    wording = maker()._wording
+    names = wording._names
+    other = None if second is None else names(torch.full((count,), second))
+    groups = torch.full((len(kinds),), wording.group[group])
+    return [[id_ for id_ in row if id_ != NONE] for row in wording(groups, names(kinds), other).tolist()]
 
 
 def texts(group, kind, second=None, count=200):
@@ -30,13 +30,14 @@ def texts(group, kind, second=None, count=200):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("group", WORDING.group)
-def test_pieces_side_by_side_are_the_tokens_of_the_whole(group):
-    for ids in rows(group, torch.randint(-1, 260, (1500,))):
-        text = maker()._tokenizer.decode(ids)
-        assert ids == maker().encode_prompt(text)
-        assert len(ids) <= WORDING.longest(group)
-        assert "{" not in text
+def test_pieces_side_by_side_are_the_tokens_of_the_whole():
+    wording = maker()._wording
+    for group in wording.group:
+        for ids in rows(group, torch.randint(-1, 260, (1500,))):
+            text = maker()._tokenizer.decode(ids)
+            assert ids == maker().encode_prompt(text), group
+            assert len(ids) <= wording.longest(group), group
+            assert "{" not in text, group
 
 
 def test_phrases_come_as_often_as_language_says():

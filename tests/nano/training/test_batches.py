@@ -43,6 +43,7 @@ def test_the_feed_draws_scenes_of_the_difficulty_wanted():
 def test_backgrounds_stay_fresh(monkeypatch):
     strokes = []
     monkeypatch.setattr(composer().bank, "refresh", strokes.append)
+    monkeypatch.setattr(BatchSource, "_make", lambda feed: ())
     feed = BatchSource(composer(), maker(), 1)
     for _ in range(8):
         feed(Difficulty())

@@ -132,8 +132,9 @@ def test_evaluations_come_in_time(trainer_of, monkeypatch):
     assert evaluated == [2, 4, 6, 6]
 
 
-def test_the_learning_rate_warms_up_and_ends_near_nothing(trainer_of):
-    trainer = trainer_of()
+def test_the_learning_rate_warms_up_and_ends_near_nothing(options):
+    trainer = train.Trainer.__new__(train.Trainer)  # without its model and its scenes
+    trainer.options = options
     warming = [trainer._rate(0.0, step) for step in (0, 10, 100, 399, 1000)]
     assert warming == pytest.approx([1e-3 / 400, 1e-3 * 11 / 400, 1e-3 * 101 / 400, 1e-3, 1e-3])
     cooling = [trainer._rate(progress, 10_000) for progress in np.linspace(0, 1, 21)]

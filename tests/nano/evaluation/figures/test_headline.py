@@ -5,7 +5,7 @@ import pytest
 from bench.nano.evaluation.figures.headline import TARGETS, compare
 from bench.nano.evaluation.figures.summary import summarize
 from bench.nano.evaluation.records import PlaceRecord, QueryRecord, SceneRecord
-from tests.nano.evaluation.oracle import Oracle, judged
+from tests.nano.evaluation.oracle import Oracle, judged, perfect_records
 
 
 def rows(records, resamples=200):
@@ -25,7 +25,7 @@ def spoiled():
 
 
 def test_a_perfect_model_meets_every_target():
-    found = compare(judged(Oracle()), 50)
+    found = compare(perfect_records(), 50)
     missing = {target.name for target in TARGETS} - {row.name for row in found}
     assert missing == {
         "detect, F1 among 11 to 25 objects",

@@ -25,7 +25,7 @@ def sprites() -> torch.Tensor:
 def main() -> None:
     torch.manual_seed(0)
     for size in SIZES:
-        kit = Composer(sprites(), size, 3, CPU, entries=3)
+        kit = Composer(sprites(), size, 3, CPU, entries=3, most=12)
         texels = kit.texels.half()
         layout = kit._layout(3, Difficulty().tensor(CPU))
         objects = kit._objects(layout)

@@ -330,19 +330,20 @@ def test_there_is_no_free_place_where_objects_fill_the_image(steady, monkeypatch
     assert scene.free_ok.tolist() == [False]
 
 
-def arrow():
-    """A sprite that is no mirror image of itself: an L."""
+@cache
+def arrow_composer():
+    """One sprite that is no mirror image of itself: an L."""
     sprite = torch.zeros(1, 128, 128, 4, dtype=torch.uint8)
     sprite[0, 1:-1, 1:50] = torch.tensor([255, 0, 0, 255], dtype=torch.uint8)
     sprite[0, 80:-1, 1:-1] = torch.tensor([255, 0, 0, 255], dtype=torch.uint8)
-    return sprite
+    return Composer(sprite, (SIDE, SIDE), GRID, CPU, entries=1)
 
 
 @pytest.mark.parametrize("mirror", [1.0, -1.0])
 @pytest.mark.parametrize("degrees", [0, 20, -25])
 @pytest.mark.parametrize("shear", [0.0, 0.14])
 def test_an_outline_follows_its_object(steady, monkeypatch, mirror, degrees, shear):
-    kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
+    kit = arrow_composer()
     item = (0, 0.5, 0.5, 0.6, math.radians(degrees), mirror)
     scene = compose_of([item], monkeypatch, width=1.5, kit=kit, shear=shear)
     count = int(scene.vertices[0, 0])
@@ -366,7 +367,7 @@ def in_image(scene):
 @pytest.mark.parametrize("mirror", [1.0, -1.0])
 @pytest.mark.parametrize("degrees", [20, -25])
 def test_an_outline_begins_where_it_would_if_its_object_stood_upright(steady, monkeypatch, mirror, degrees):
-    kit = Composer(arrow(), (SIDE, SIDE), GRID, CPU, entries=1)
+    kit = arrow_composer()
     angle = math.radians(degrees)
     upright, turned = (
         in_image(compose_of([(0, 0.5, 0.5, 0.6, turn, mirror)], monkeypatch, kit=kit)) - 0.5 for turn in (0.0, angle)

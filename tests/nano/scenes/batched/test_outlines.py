@@ -103,7 +103,7 @@ def test_an_empty_sprite_is_refused():
 
 @pytest.mark.skipif(not SHEET.is_file(), reason="no sheet of sprites")
 def test_outlines_fit_the_shipped_objects():
-    sprites = load_sheet()[0][::5]
+    sprites = load_sheet()[0][::20]
     vertices, counts = outlines(sprites)
     fits = [
         fit((line[:n].double().numpy() + 1) * 64, sprite[..., 3] > 127)

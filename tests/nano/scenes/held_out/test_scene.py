@@ -116,6 +116,7 @@ def test_the_image_is_what_its_jpeg_file_shows(some_scenes):
         assert np.array_equal(np.asarray(file.convert("RGB")), np.asarray(scene.image))
 
 
+@pytest.mark.long
 def test_about_half_of_the_scenes_repeat_a_kind(sprites):
     sizes = {"background": "solid", "size": (160, 160)}
     made = [make_scene(seed, OBJECTS, sprites, **sizes, count=1 + seed % 10) for seed in range(80)]
@@ -186,6 +187,7 @@ def test_words_cover_objects_and_are_background(sprites, monkeypatch):
         assert all(item.visible >= 0.25 for item in scene.objects)
 
 
+@pytest.mark.long
 def test_some_scenes_turn_objects_by_any_angle(sprites, monkeypatch):
     angles = []
     make = scenes.make_tile
