@@ -42,26 +42,23 @@ SINGLE = [
     )
 ]
 SEVERAL = [
-    *(Tiling(64, 256, parts, 4, 3, early=early) for parts in (2, 4) for early in (False, True)),
-    *(Tiling(64, 128, parts, 4, 5, 2, early) for parts in (1, 2, 4) for early in (False, True)),
-    *(Tiling(32, 256, parts, 4, 4, 2, early) for parts in (1, 2) for early in (False, True)),
-    *(Tiling(32, 128, 1, 4, 5, 3, early) for early in (False, True)),
-    *(Tiling(128, 128, 1, 8, 4, early=early) for early in (False, True)),
+    *(Tiling(64, 256, parts, 4, 3) for parts in (1, 2, 4)),
+    *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
+    *(Tiling(32, 256, parts, 4, 4, 2) for parts in (1, 2)),
+    Tiling(32, 128, 1, 4, 5, 3),
+    *(Tiling(128, 128, parts, 8, 4) for parts in (1, 2)),
 ]
 ATTENTION_FEW = [
-    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (12, 16, 24, 32) for stages in (3, 5)),
-    *(AttentionConfig(16, parts, 1, 3, dot=True, early=True) for parts in (16, 24, 32)),
-    AttentionConfig(16, 24, 1, 5, 64, dot=True),
+    *(AttentionConfig(16, parts, 1, 5, ahead, dot=True) for parts in (12, 16, 24, 32, 40) for ahead in (0, 64)),
+    AttentionConfig(64, 16, 4, 4, 64, dot=True),
 ]
 ATTENTION = [
-    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (4, 6, 8, 10, 12, 16) for stages in (3, 4, 5)),
-    *(AttentionConfig(16, parts, 1, 4, dot=True, early=True) for parts in (8, 12)),
+    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (4, 6, 8, 10, 12, 16) for stages in (4, 5)),
     *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (4, 8)),
 ]
 ATTENTION_MANY = [
-    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (2, 3, 4, 5, 6) for stages in (3, 4, 5)),
-    *(AttentionConfig(16, parts, 1, 3, dot=True, early=True) for parts in (3, 4)),
-    *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (2, 4)),
+    *(AttentionConfig(16, parts, 1, stages, dot=True) for parts in (1, 2, 3, 4, 6) for stages in (4, 5, 6)),
+    *(AttentionConfig(32, parts, 2, 3, dot=True) for parts in (1, 2, 4)),
 ]
 
 SINGLE_GROUPS = [GroupTiling(1, outs, step, 4, 1) for outs in (2, 4, 8, 16) for step in (512, 1024)]

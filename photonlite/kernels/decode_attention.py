@@ -31,9 +31,8 @@ from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, 
 # The score of nothing seen: below every real one, and finite, so that differences are numbers.
 _LEAST = -1e30
 _LINE = 128  # bytes that one prefetch brings
-_IDS = 32  # pages whose numbers a program reads at a time
-_MERGED = 1024  # numbers that the merging program, of one warp or more, holds at a time
-_WIDE_PROGRAMS, _MOST_WIDE_PARTS = 1024, 32  # wide heads: eight programs a multiprocessor; more parts merge slowly
+_MERGED = 2048  # numbers that the merging program, of one warp or more, holds at a time
+_WIDE_PROGRAMS, _MOST_WIDE_PARTS = 792, 24  # wide heads: six programs a multiprocessor; more parts merge slowly
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,6 @@ class AttentionConfig:
     # Whether products run on tensor cores, which takes heads of at least 16 numbers. A row of queries is padded to 16
     # there, and still takes a third of the instructions.
     dot: bool = False
-    early: bool = False  # whether the first block is loaded before a program waits for its query
 
 
 def attention_config(
@@ -58,7 +56,7 @@ def attention_config(
     programs = rows * kv_heads
     if dim * group > 64:  # registers hold no block of products for each query head: tensor cores from the first row on
         parts = max(1, min(_MOST_WIDE_PARTS, _WIDE_PROGRAMS // programs, positions // 32))
-        return AttentionConfig(16, parts, 1 if dim <= 128 else 2, 3, dot=True, early=programs <= 32)
+        return AttentionConfig(16, parts, 1 if dim <= 128 else 2, 5, dot=True)
     if programs <= 32:
         return AttentionConfig(16, max(1, min(27, positions // 32)), 1, 2, 32)
     if fp8 and programs >= 1024:
@@ -88,7 +86,7 @@ def decode_attention(
     factors: Tensor | None = None,  # [B, H + H_kv], contiguous: of queries, and of values before they are stored
     config: AttentionConfig | None = None,  # `attention_config` unless given
 ) -> None:
-    """Rotate, write, attend; reads `page_table`, `positions`, `turns` before the wait: they are written long before."""
+    """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
     turns = positions if turns is None else turns
     if not use_triton(qkv):
         reference.decode_attention(
@@ -109,8 +107,7 @@ def decode_attention(
     members, width = power_of_2(group), power_of_2(dim)
     partial, counters = qkv, qkv
     if config.parts > 1:
-        parts = rows * kv_heads * group * config.parts
-        partial = torch.empty(parts * (dim + 2), dtype=torch.float32, device=qkv.device)  # values, behind them the rest
+        partial = torch.empty(rows, kv_heads * group, config.parts, dim + 2, dtype=torch.float32, device=qkv.device)
         counters = arrival_counters(qkv.device, rows * kv_heads)
     _attend_kernel[(rows, kv_heads, config.parts)](
         qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain,
@@ -121,8 +118,8 @@ def decode_attention(
         DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
         NORMED=norms is not None, FACTORS=factors is not None, PARTS=config.parts,
         PARTS_WIDTH=power_of_2(config.parts), CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages,
-        EARLY=config.early, AHEAD=config.ahead, IDS=_IDS, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8,
-        num_warps=config.warps, **dependent_launch(qkv),
+        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps,
+        **dependent_launch(qkv),
     )  # fmt: skip
 
 
@@ -137,8 +134,7 @@ def _attend_kernel(
     GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr,
     HALF: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr,
     FACTORS: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    EARLY: tl.constexpr, AHEAD: tl.constexpr, IDS: tl.constexpr, LINE: tl.constexpr, LEAST: tl.constexpr,
-    FP8: tl.constexpr, PDL: tl.constexpr,
+    AHEAD: tl.constexpr, LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -147,16 +143,8 @@ def _attend_kernel(
     position = tl.load(positions + row * row_stride)
     share = tl.cdiv(tl.cdiv(position + 1, BLOCK), PARTS) * BLOCK
     begin, stop = part * share, tl.minimum((part + 1) * share, position)
-    member, d = tl.arange(0, MEMBERS), tl.arange(0, DIM_WIDTH)
+    member, d = tl.arange(0, GROUP_WIDTH), tl.arange(0, DIM_WIDTH)
     pages = page_table + row.to(tl.int64) * table_stride
-    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
-    ids = _page_ids(pages, begin, stop, PAGE, IDS)
-    early_key, early_value = 0, 0
-    if EARLY:
-        early_key, early_value = _load_block(
-            keys, values, pages, ids, begin, begin, stop, d, kv_head, page_stride, place_stride, head_stride,
-            DIM, PAGE, BLOCK, IDS,
-        )  # fmt: skip
     if PDL:
         if AHEAD > 0:
             near = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(stop - 1, 0))
@@ -168,6 +156,8 @@ def _attend_kernel(
 
     vector = qkv + row.to(tl.int64) * qkv_stride
     heads = kv_head * GROUP + member
+    real = (member < GROUP)[:, None] & (d < DIM)[None, :]
+    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
     query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
     v_factor = 1.0
     if FACTORS:
@@ -177,9 +167,8 @@ def _attend_kernel(
     query = query.to(qkv.dtype.element_ty)  # [G, D]
     scaled = query.to(tl.float32) * scale
     highest, divisor, merged = _fold_cached(
-        _repeated(query, GROUP_WIDTH // MEMBERS), scaled, keys, values, early_key, early_value, pages, ids,
-        begin, stop, d, kv_head, page_stride, place_stride, head_stride, scale,
-        GROUP_WIDTH, DIM, DIM_WIDTH, PAGE, BLOCK, DOT, STAGES, EARLY, IDS, LEAST, FP8,
+        query, scaled, keys, values, pages, begin, stop, d, kv_head, page_stride, place_stride, head_stride, scale,
+        GROUP_WIDTH, DIM, DIM_WIDTH, PAGE, BLOCK, DOT, STAGES, LEAST, FP8,
     )  # fmt: skip
     if position // share == part:
         stored_key, stored_value = _write_new(
@@ -187,58 +176,34 @@ def _attend_kernel(
             cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, v_factor,
             DIM, HALF, PAGE, NORMED, FACTORS, FP8,
         )  # fmt: skip
-        new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)[:, None]
-        new_score = tl.sum(_repeated(new_score, GROUP_WIDTH // MEMBERS), axis=1)
+        new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
         top = tl.maximum(highest, new_score)
         new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
         divisor = divisor * old_weight + new_weight
         merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
         highest = top
 
-    place = tl.arange(0, GROUP_WIDTH)
-    member = place // (GROUP_WIDTH // MEMBERS)
-    first = (member < GROUP) & (place % (GROUP_WIDTH // MEMBERS) == 0)  # of the rows that are equal
-    real = first[:, None] & (d < DIM)[None, :]
-    result = out + row.to(tl.int64) * out_stride + (kv_head * GROUP + member)[:, None] * DIM + d[None, :]
+    result = out + row.to(tl.int64) * out_stride + heads[:, None] * DIM + d[None, :]
     if PARTS == 1:
         tl.store(result, (merged * (v_scale / divisor)[:, None]).to(out.dtype.element_ty), mask=real)
     else:
         head = (row * tl.num_programs(1) + kv_head) * GROUP + member
-        own = head * PARTS + part
-        told = partial + tl.num_programs(0) * tl.num_programs(1) * GROUP * PARTS * DIM
-        tl.store(partial + own[:, None] * DIM + d[None, :], merged, mask=real)
-        tl.store(told + 2 * own, highest, mask=first)
-        tl.store(told + 2 * own + 1, divisor, mask=first)
+        own = partial + (head * PARTS + part) * (DIM + 2)
+        tl.store(own[:, None] + d[None, :], merged, mask=real)
+        tl.store(own + DIM, highest, mask=member < GROUP)
+        tl.store(own + DIM + 1, divisor, mask=member < GROUP)
         tl.debug_barrier()  # the whole part is stored before this program counts itself in
         counter = counters + row * tl.num_programs(1) + kv_head
         if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == PARTS - 1:
+            first = (row * tl.num_programs(1) + kv_head) * GROUP
             mixed = _merge_parts(
-                partial,
-                told,
-                (row * tl.num_programs(1) + kv_head) * GROUP,
-                d,
-                v_scale,
-                GROUP,
-                MEMBERS,
-                DIM,
-                DIM_WIDTH,
-                PARTS,
-                PARTS_WIDTH,
-                CHUNK,
-                LEAST,
+                partial, first, d, v_scale, GROUP, MEMBERS, DIM, DIM_WIDTH, PARTS, PARTS_WIDTH, CHUNK, LEAST
             )
             one = tl.arange(0, MEMBERS)
-            cell = out + row.to(tl.int64) * out_stride + (kv_head * GROUP + one)[:, None] * DIM + d[None, :]
+            place = out + row.to(tl.int64) * out_stride + (kv_head * GROUP + one)[:, None] * DIM + d[None, :]
             mask = (one < GROUP)[:, None] & (d < DIM)[None, :]
-            tl.store(cell, mixed.to(out.dtype.element_ty), mask=mask)
+            tl.store(place, mixed.to(out.dtype.element_ty), mask=mask)
             tl.store(counter, 0)
-
-
-@triton.jit
-def _repeated(x: tl.tensor, TIMES: tl.constexpr) -> tl.tensor:
-    """Repeat each row of ``[G, D]``: tensor cores take 16 rows, of which only those of a group are to be rotated."""
-    wide = tl.broadcast_to(x[:, None, :], [x.shape[0], TIMES, x.shape[1]])
-    return tl.reshape(wide, [x.shape[0] * TIMES, x.shape[1]])
 
 
 @triton.jit
@@ -267,100 +232,55 @@ def _turned(
 
 
 @triton.jit
-def _page_ids(pages: tl.tensor, begin: tl.tensor, stop: tl.tensor, PAGE: tl.constexpr, IDS: tl.constexpr) -> tl.tensor:
-    """Load the pages of the positions from `begin` on, ``[IDS]``; 0 from `stop` on."""
-    place = begin // PAGE + tl.arange(0, IDS)
-    return tl.load(pages + place, mask=place * PAGE < stop, other=0)
-
-
-@triton.jit
-def _load_block(
-    keys: tl.tensor, values: tl.tensor, pages: tl.tensor, ids: tl.tensor, origin: tl.tensor, first: tl.tensor,
-    stop: tl.tensor, d: tl.tensor, kv_head: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor,
-    head_stride: tl.tensor, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, IDS: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """Load keys and values of positions from `first` on, ``[N, D]`` each; zeros from `stop` on.
-
-    `ids` are pages, the first that of position `origin`. A block that lies in one page takes its own from there:
-    addresses that depend on loads would keep the loop from loading several steps ahead.
-    """
-    slot = tl.arange(0, BLOCK)
-    seen = first + slot < stop
-    mask = seen[:, None] & (d < DIM)[None, :]
-    cells = kv_head * head_stride + (slot % PAGE)[:, None] * place_stride + d[None, :]  # [N, D]
-    if BLOCK <= PAGE:
-        page = tl.sum(tl.where(tl.arange(0, IDS) == first // PAGE - origin // PAGE, ids, 0), axis=0).to(tl.int64)
-        start = page * page_stride + first % PAGE * place_stride + cells
-    else:
-        page = tl.load(pages + (first + slot) // PAGE, mask=seen, other=0).to(tl.int64)
-        start = page[:, None] * page_stride + cells
-    return tl.load(keys + start, mask=mask, other=0.0), tl.load(values + start, mask=mask, other=0.0)
-
-
-@triton.jit
-def _fold_block(
-    key: tl.tensor, value: tl.tensor, first: tl.tensor, stop: tl.tensor, factor: tl.tensor, best: tl.tensor,
-    total: tl.tensor, sums: tl.tensor, scale: tl.tensor, BLOCK: tl.constexpr, DOT: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Fold a block into the softmax. `factor` is the query or, without `DOT`, the query times `scale` in float32."""
-    seen = first + tl.arange(0, BLOCK) < stop
-    if DOT:
-        score = tl.dot(factor, tl.trans(key.to(factor.dtype))) * scale  # [G, N]
-    else:
-        score = tl.sum(factor[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
-    score = tl.where(seen[None, :], score, float("-inf"))
-    if DOT:
-        higher = tl.maximum(best, tl.max(score, axis=1))
-        weight, fade = tl.exp2(score - higher[:, None]), tl.exp2(best - higher)
-        sums = tl.dot(weight.to(factor.dtype), value.to(factor.dtype), sums * fade[:, None])
-        total = total * fade + tl.sum(weight, axis=1)
-    else:
-        higher = tl.maximum(best, score)
-        weight, fade = tl.exp2(score - higher), tl.exp2(best - higher)
-        sums = sums * fade[:, :, None] + weight[:, :, None] * value.to(tl.float32)[None, :, :]
-        total = total * fade + weight
-    return higher, total, sums
-
-
-@triton.jit
 def _fold_cached(
-    query: tl.tensor, scaled: tl.tensor, keys: tl.tensor, values: tl.tensor, early_key: tl.tensor,
-    early_value: tl.tensor, pages: tl.tensor, ids: tl.tensor, begin: tl.tensor, stop: tl.tensor, d: tl.tensor,
-    kv_head: tl.tensor, page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, scale: tl.tensor,
+    query: tl.tensor, scaled: tl.tensor, keys: tl.tensor, values: tl.tensor, pages: tl.tensor, begin: tl.tensor,
+    stop: tl.tensor, d: tl.tensor, kv_head: tl.tensor,
+    page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, scale: tl.tensor,
     GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    DOT: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, IDS: tl.constexpr, LEAST: tl.constexpr,
-    FP8: tl.constexpr,
+    DOT: tl.constexpr, STAGES: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """Fold cached positions ``[begin, stop)``; return largest scores [G], sums of weights [G] and of values [G, D]."""
+    # 16 bits of either kind represent 8 bits exactly; float16 is the quicker conversion.
+    compute: tl.constexpr = tl.float16 if FP8 else query.dtype
+    slot = tl.arange(0, BLOCK)
     if DOT:
-        # 16 bits of either kind represent 8 bits exactly; float16 is the quicker conversion.
-        factor = query.to(tl.float16 if FP8 else query.dtype)
+        factor = query.to(compute)
         best = tl.full([GROUP_WIDTH], LEAST, tl.float32)
         total = tl.zeros([GROUP_WIDTH], tl.float32)
         sums = tl.zeros([GROUP_WIDTH, DIM_WIDTH], tl.float32)
     else:
         # Each place of a block keeps its own softmax until the end: nothing crosses from lane to lane in the loop.
-        factor = scaled
         best = tl.full([GROUP_WIDTH, BLOCK], LEAST, tl.float32)
         total = tl.zeros([GROUP_WIDTH, BLOCK], tl.float32)
         sums = tl.zeros([GROUP_WIDTH, BLOCK, DIM_WIDTH], tl.float32)
-    origin = begin // PAGE * PAGE
-    if EARLY:
-        best, total, sums = _fold_block(
-            early_key, early_value, begin, stop, factor, best, total, sums, scale, BLOCK, DOT
-        )  # fmt: skip
-        begin += BLOCK
-    span: tl.constexpr = IDS * (PAGE if BLOCK <= PAGE else BLOCK)
-    for chunk in tl.range(origin, stop, span):
-        if chunk > origin:
-            ids = _page_ids(pages, chunk, stop, PAGE, IDS)
-        behind = tl.minimum(stop, chunk + span)
-        for first in tl.range(tl.maximum(chunk, begin), behind, BLOCK, num_stages=STAGES):
-            key, value = _load_block(
-                keys, values, pages, ids, chunk, first, stop, d, kv_head, page_stride, place_stride, head_stride,
-                DIM, PAGE, BLOCK, IDS,
-            )  # fmt: skip
-            best, total, sums = _fold_block(key, value, first, stop, factor, best, total, sums, scale, BLOCK, DOT)
+    cells = kv_head * head_stride + (slot % PAGE)[:, None] * place_stride + d[None, :]  # [N, D]
+    for first in tl.range(begin, stop, BLOCK, num_stages=STAGES):
+        seen = first + slot < stop
+        mask = seen[:, None] & (d < DIM)[None, :]
+        if BLOCK <= PAGE:
+            page = tl.load(pages + first // PAGE).to(tl.int64)
+            start = page * page_stride + first % PAGE * place_stride + cells
+        else:
+            page = tl.load(pages + (first + slot) // PAGE, mask=seen, other=0).to(tl.int64)
+            start = page[:, None] * page_stride + cells
+        key = tl.load(keys + start, mask=mask, other=0.0)
+        value = tl.load(values + start, mask=mask, other=0.0)
+        if DOT:
+            score = tl.dot(factor, tl.trans(key.to(compute))) * scale  # [G, N]
+        else:
+            score = tl.sum(scaled[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
+        score = tl.where(seen[None, :], score, float("-inf"))
+        if DOT:
+            higher = tl.maximum(best, tl.max(score, axis=1))
+            weight, fade = tl.exp2(score - higher[:, None]), tl.exp2(best - higher)
+            sums = tl.dot(weight.to(compute), value.to(compute), sums * fade[:, None])
+            total = total * fade + tl.sum(weight, axis=1)
+        else:
+            higher = tl.maximum(best, score)
+            weight, fade = tl.exp2(score - higher), tl.exp2(best - higher)
+            sums = sums * fade[:, :, None] + weight[:, :, None] * value.to(tl.float32)[None, :, :]
+            total = total * fade + weight
+        best = higher
     if DOT:
         highest, divisor, merged = best, total, sums
     else:
@@ -397,29 +317,27 @@ def _write_new(
 
 @triton.jit
 def _merge_parts(
-    partial: tl.tensor, told: tl.tensor, first: tl.tensor, d: tl.tensor, v_scale: tl.tensor,
+    partial: tl.tensor, first: tl.tensor, d: tl.tensor, v_scale: tl.tensor,
     GROUP: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PARTS: tl.constexpr,
     PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, LEAST: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Merge what all programs of the heads from `first` on have left, ``[G, D]``: `CHUNK` parts at a time."""
     member, each = tl.arange(0, MEMBERS), tl.arange(0, PARTS_WIDTH)
-    place = (first + member) * PARTS
-    found = told + 2 * (place[:, None] + each[None, :])  # [G, P]
+    place = partial + (first + member) * (PARTS * (DIM + 2))
+    found = place[:, None] + each[None, :] * (DIM + 2)  # [G, P]
     there = (member < GROUP)[:, None] & (each < PARTS)[None, :]
-    bests = tl.load(found, mask=there, other=LEAST, cache_modifier=".cg")
-    totals = tl.load(found + 1, mask=there, other=0.0, cache_modifier=".cg")
+    bests = tl.load(found + DIM, mask=there, other=LEAST, cache_modifier=".cg")
+    totals = tl.load(found + DIM + 1, mask=there, other=0.0, cache_modifier=".cg")
     highest = tl.max(bests, axis=1)
     whole = tl.sum(tl.exp2(bests - highest[:, None]) * totals, axis=1)
     mixed = tl.zeros([MEMBERS, DIM_WIDTH], tl.float32)
     for begin in tl.static_range(0, PARTS, CHUNK):
         part = begin + tl.arange(0, CHUNK)
-        cell = place[:, None] + part[None, :]  # [G, C]
+        found = place[:, None] + part[None, :] * (DIM + 2)  # [G, C]
         there = (member < GROUP)[:, None] & (part < PARTS)[None, :]
-        weights = tl.exp2(tl.load(told + 2 * cell, mask=there, other=LEAST, cache_modifier=".cg") - highest[:, None])
+        weights = tl.exp2(tl.load(found + DIM, mask=there, other=LEAST, cache_modifier=".cg") - highest[:, None])
         mask = there[:, :, None] & (d < DIM)[None, None, :]
-        sums = tl.load(
-            partial + cell[:, :, None] * DIM + d[None, None, :], mask=mask, other=0.0, cache_modifier=".cg"
-        )  # [G, C, D]
+        sums = tl.load(found[:, :, None] + d[None, None, :], mask=mask, other=0.0, cache_modifier=".cg")  # [G, C, D]
         mixed += tl.sum(weights[:, :, None] * sums, axis=1)
     return mixed * (v_scale / whole)[:, None]
 

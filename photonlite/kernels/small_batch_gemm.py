@@ -58,7 +58,7 @@ class Tiling:
     warps: int = 4
     stages: int = 4  # steps of the loop whose loads are under way together; 0 for the kernel for a single row
     together: int = 1  # programs that share the memory of a multiprocessor
-    early: bool = False  # whether the weights of the first step are loaded before the program waits for its input
+    ahead: int = 0  # columns of the weight that a program prefetches into the L2 cache before it waits for its input
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False) -> Tiling:
     together = min(3, -(-tiles * parts // _PROGRAMS))
     if rows <= 16 and together == 1:
         return Tiling(64, 256, parts, 4, 3)
-    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4, together, early=gated)
+    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4, together)
 
 
 def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
@@ -115,7 +115,7 @@ def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
     """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
     stages, ins = tiling.stages, tiling.ins
     room = (shared + _RESERVED) // tiling.together - _RESERVED - _SPARE
-    while (stages + tiling.early) * ins * (tiling.outs + width) * itemsize > room:
+    while stages * ins * (tiling.outs + width) * itemsize > room:
         if stages > 2:
             stages -= 1
         elif ins > _LEAST_STEP:
@@ -291,7 +291,7 @@ def run_product(
             x, weight, offset, stats, gain, raw, activated, scaled, target, partial, counters, *met,
             rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0), eps,
             TILES_IN=tiles, TILES=power_of_2(tiles), ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
-            EARLY=tiling.early, **constants,
+            AHEAD=tiling.ahead, **constants,
         )  # fmt: skip
         return
     if rows != 1:

@@ -117,37 +117,22 @@ def _finish(
 
 
 @triton.jit
-def _weights(row: tl.tensor, k: tl.tensor, stop: tl.constexpr, EVEN: tl.constexpr) -> tl.tensor:
-    """Load columns `k` of weight rows, ``[N, K]``; zeros from `stop` on, of which there are none if `EVEN`."""
-    if EVEN:
-        return tl.load(row + k[None, :])
-    else:
-        return tl.load(row + k[None, :], mask=(k < stop)[None, :], other=0.0)
-
-
-@triton.jit
-def _inputs(
-    x: tl.tensor, m: tl.tensor, rows: tl.tensor, x_stride: tl.tensor, k: tl.tensor,
-    stop: tl.constexpr, EVEN: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Load columns `k` of the rows, ``[M, K]``; zeros from `stop` on."""
-    there = (m < rows)[:, None]
-    if not EVEN:
-        there = there & (k < stop)[None, :]
-    return tl.load(x + m[:, None] * x_stride + k[None, :], mask=there, other=0.0)
-
-
-@triton.jit
 def _fold(
     total: tl.tensor, x: tl.tensor, row: tl.tensor, m: tl.tensor, rows: tl.tensor, x_stride: tl.tensor,
-    first: tl.tensor, stop: tl.constexpr, BEGIN: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr,
-    STEP: tl.constexpr, STAGES: tl.constexpr,
+    first: tl.tensor,
+    stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Add the product over columns ``[BEGIN, SHARE)`` behind `first`, none from `stop` on, to ``total [N, M]``."""
-    for step in tl.range(BEGIN, SHARE, STEP, num_stages=STAGES):
+    """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``."""
+    for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
         k = first + step + tl.arange(0, STEP)
-        w = _weights(row, k, stop, EVEN)
-        total = tl.dot(w, tl.trans(_inputs(x, m, rows, x_stride, k, stop, EVEN)), total)
+        if EVEN:
+            w = tl.load(row + k[None, :])  # [N, K]
+            a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=(m < rows)[:, None], other=0.0)  # [M, K]
+        else:
+            w = tl.load(row + k[None, :], mask=(k < stop)[None, :], other=0.0)
+            there = (m < rows)[:, None] & (k < stop)[None, :]
+            a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=there, other=0.0)
+        total = tl.dot(w, tl.trans(a), total)
     return total
 
 
@@ -160,13 +145,12 @@ def product_kernel(
     INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
     STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, TILES_IN: tl.constexpr,
     TILES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, EARLY: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
     The first `LATE` columns of the input are written by the kernel in front, the others by an earlier one that has
-    announced its end: a program takes its part of those first. If `EARLY`, weights of the first step are loaded before
-    the wait.
+    announced its end: a program takes its part of those first.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     n = _weight_rows(tile, outs, OUTS, ACT)
@@ -175,13 +159,10 @@ def product_kernel(
     late: tl.constexpr = ((LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
     last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
     row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
-    even: tl.constexpr = (INS - LATE) % (STEP * PARTS) == 0
-    first = LATE + part * early
-    k = first + tl.arange(0, STEP)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    if EARLY:
-        w = _weights(row, k, INS, even)
+        for step in tl.static_range(0, AHEAD, 64):  # 128 bytes
+            prefetch(row + tl.minimum(part * early + step, INS - 1))
     if AWAITED > 0:
         _await(ready, AWAITED)
     elif PDL:
@@ -190,17 +171,16 @@ def product_kernel(
     if NORM == "squares":
         squares = _load_squares(stats, m, rows, TILES_IN, TILES)
     total = tl.zeros([OUTS, ROWS], tl.float32)
-    if EARLY:
-        total = tl.dot(w, tl.trans(_inputs(x, m, rows, x_stride, k, INS, even)), total)
     total = _fold(
-        total, x, row, m, rows, x_stride, first, INS, STEP if EARLY else 0, early, even, STEP, STAGES
+        total, x, row, m, rows, x_stride, LATE + part * early, INS,
+        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
     )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
         total = _fold(
             total, x, row, m, rows, x_stride, part * late, LATE,
-            0, late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
+            late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
         )  # fmt: skip
     if NORM == "squares":
         total *= (1.0 / tl.sqrt(tl.sum(squares, axis=0) / INS + eps))[None, :]

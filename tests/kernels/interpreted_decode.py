@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 # rows, width of the residual stream, columns of attention, inside of the MLP
 BLOCKS = [(1, 72, 48, 80), (3, 56, 168, 96), (17, 40, 24, 42), (1, 56, 40, 25), (64, 32, 16, 48)]
-MANY = [Tiling(64, 64), Tiling(16, 32, 3), Tiling(32, 16, 2), Tiling(16, 16, 2, early=True)]
+MANY = [Tiling(64, 64), Tiling(16, 32, 3), Tiling(32, 16, 2)]
 SINGLE = [Tiling(8, 256, 1, 1, 0), Tiling(16, 64, 1, 1, 0), Tiling(4, 32, 1, 1, 0)]
 
 # heads, key/value heads, head size, page size, rotated numbers
@@ -36,8 +36,6 @@ CONFIGS = [
     AttentionConfig(64, 2),
     AttentionConfig(32, 1, dot=True),
     AttentionConfig(16, 3, dot=True),
-    AttentionConfig(4, 3, early=True),
-    AttentionConfig(32, 2, dot=True, early=True),
 ]
 POSITIONS = [0, 6, 31, 299, 128]
 

@@ -16,7 +16,7 @@ from tests.kernels.steps import SerialCase, serial_case
 
 # rows, width of the residual stream, columns of queries, keys and values, inside of the MLP
 SIZES = [(1, 72, 48, 80), (3, 56, 168, 96), (17, 40, 24, 42), (1, 56, 40, 25), (64, 32, 16, 48)]
-MANY = [Tiling(64, 64), Tiling(16, 32, 3, early=True), Tiling(32, 16, 2)]
+MANY = [Tiling(64, 64), Tiling(16, 32, 3, ahead=64), Tiling(32, 16, 2)]
 SINGLE = [Tiling(8, 256, 1, 1, 0), Tiling(16, 64, 1, 1, 0), Tiling(4, 32, 1, 1, 0)]
 
 
