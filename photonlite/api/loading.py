@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
 from photonlite.models.checkpoint import load_checkpoint
+from photonlite.models.loading import resolve
 from photonlite.runner.ranks.leader import load_team
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills import selftest
@@ -81,9 +81,11 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        options: dict[str, Any] = {"revision": revision, "max_context": config.max_context}
-        read = load_checkpoint if config.tensor_parallel == 1 else partial(load_team, count=config.tensor_parallel)
-        loaded = read(model, device=where, dtype=kind, **options)
+        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.max_context}
+        if config.tensor_parallel == 1:
+            loaded = load_checkpoint(model, revision=revision, **options)
+        else:
+            loaded = load_team(resolve(model, revision=revision), config.tensor_parallel, **options)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails, sampling=sampling)
         try:

@@ -7,7 +7,6 @@ than by `torch.distributed.init_process_group`, whose one default group belongs 
 import contextlib
 import importlib
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -28,10 +27,10 @@ class RankGroup:
         self._group: Any = None
         self._abortable = False
 
-    def connect(self, store: Path, device: torch.device) -> None:
-        """Meet the other ranks through a file that does not exist yet; RuntimeError where one does not come."""
+    def connect(self, store: int, device: torch.device) -> None:
+        """Meet the other ranks through an empty file that all have open; RuntimeError where one does not come."""
         limit = timedelta(seconds=_CONNECT_S)
-        place = c10d.FileStore(str(store), self.count)
+        place = c10d.FileStore(f"/proc/self/fd/{store}", self.count)
         place.set_timeout(limit)
         if device.type == "cuda":
             options = c10d.ProcessGroupNCCL.Options()
@@ -54,7 +53,7 @@ class RankGroup:
         """Join the tensors of all ranks along the last dimension, in their order."""
         parts = x.new_empty(self.count * len(x), *x.shape[1:])
         self._group._allgather_base(parts, x.contiguous(), _blocking(c10d.AllgatherOptions())).wait()
-        return parts.unflatten(0, (self.count, -1)).movedim(0, -2).flatten(-2)
+        return parts.view(self.count, *x.shape).movedim(0, -2).flatten(-2)
 
     def broadcast(self, x: Tensor) -> None:
         """Overwrite a contiguous tensor with that of rank 0."""

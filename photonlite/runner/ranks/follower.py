@@ -144,7 +144,7 @@ def _load(setup: RankSetup, connection: Connection) -> Follower:
         raise
     connection.send(None)
     ranks.connect(setup.store, setup.device)
-    memory = SharedMemory(int(sys.argv[2]), page_lock=setup.device.type == "cuda")
+    memory = SharedMemory(setup.memory, page_lock=setup.device.type == "cuda")
     return Follower(setup, RankModel(loaded.model, ranks), memory)
 
 

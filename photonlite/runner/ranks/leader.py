@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from photonlite.config import KvDtype
 from photonlite.device.base import Device
 from photonlite.models.base import Model, UnfusedModel
 from photonlite.models.checkpoint import LoadedModel, load_files
-from photonlite.models.loading import resolve
+from photonlite.models.loading import ModelFiles
 from photonlite.observe.trace import Tracer
 from photonlite.request import Token
 from photonlite.runner.graphs import Capturer, GraphOptions, GraphReport
@@ -41,16 +40,9 @@ class TeamModel(RankModel):
 
 
 def load_team(
-    name: str | os.PathLike[str] | None,
-    count: int,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    revision: str | None = None,
-    max_context: int | None = None,
+    files: ModelFiles, count: int, *, device: torch.device, dtype: torch.dtype, max_context: int | None = None
 ) -> LoadedModel:
-    """Start `count` ranks and load a model, a share on each; raises as `load_checkpoint` and `Team`."""
-    files = resolve(name, revision=revision)
+    """Start `count` ranks and load a model, a share on each; raises as `models.checkpoint.load_files` and `Team`."""
     team = Team(files, count, device, dtype, max_context)
     team.start()
     try:

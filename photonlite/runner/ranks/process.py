@@ -14,7 +14,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -39,26 +38,27 @@ class RankSetup:
     dtype: torch.dtype
     max_context: int | None
     cpu_threads: int
-    store: Path  # where the ranks meet; see `RankGroup.connect`
+    store: int  # file in which the ranks meet; see `RankGroup.connect`
+    memory: int  # file of `ranks.memory.SharedMemory`
     parent: int  # process id of rank 0
 
 
 class RankProcess:
-    """A running rank; `memory` is the file of `ranks.memory.SharedMemory`."""
+    """A running rank; it inherits the files of its setup."""
 
-    def __init__(self, setup: RankSetup, memory: int) -> None:
+    def __init__(self, setup: RankSetup) -> None:
         self.rank = setup.rank
         ours, theirs = socket.socketpair()
         with theirs:
             self._connection = Connection(ours.detach())
             try:
                 self._process = subprocess.Popen(
-                    module_command(_MODULE, str(theirs.fileno()), str(memory)),
+                    module_command(_MODULE, str(theirs.fileno())),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     # It must find exactly the modules that this process finds. Progress bars are rank 0's.
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "TQDM_DISABLE": "1"},
-                    pass_fds=(theirs.fileno(), memory),
+                    pass_fds=(theirs.fileno(), setup.store, setup.memory),
                     start_new_session=True,  # the terminal's Ctrl-C does not reach it
                 )
                 self.send(_pickled(setup))

@@ -13,11 +13,8 @@ of a step, ends the engine, since the others wait for it. A new engine starts ne
 
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -53,8 +50,7 @@ class Team:
         self._files, self._device, self._dtype, self._max_context = files, device, dtype, max_context
         self._processes: list[RankProcess] = []
         self._watchers: list[threading.Thread] = []
-        self._memory_file = -1
-        self._folder = ""
+        self._open: list[int] = []  # one to meet in, one with memory
         self._stopping = False
         self._lost: str | None = None
         self._noticed = threading.Event()
@@ -71,11 +67,10 @@ class Team:
             return
         self._stopping, self._lost, self._on_loss = False, None, None
         self._noticed.clear()
-        self._memory_file = os.memfd_create("photonlite")
-        self._folder = tempfile.mkdtemp(prefix="photonlite-ranks-")
+        self._open = [os.memfd_create(name) for name in ("photonlite-store", "photonlite-slots")]
         try:
             for rank in range(1, self.count):
-                self._processes.append(RankProcess(self._setup(rank), self._memory_file))
+                self._processes.append(RankProcess(self._setup(rank)))
         except BaseException:
             self.stop()
             raise
@@ -91,14 +86,14 @@ class Team:
             self._watchers.append(watcher)
             watcher.start()
         try:
-            self.ranks.connect(self._store, self._device)
+            self.ranks.connect(self._open[0], self._device)
         except Exception as cause:
             raise self._failed(cause) from cause
 
     @property
     def memory(self) -> SharedMemory:
         """New memory that all ranks map, for the slots of an engine."""
-        return SharedMemory(self._memory_file, page_lock=self._device.type == "cuda")
+        return SharedMemory(self._open[1], page_lock=self._device.type == "cuda")
 
     def send(self, name: str, *arguments: Any) -> None:
         """Make the others call a method of `follower.Follower`; what it does must follow on this rank."""
@@ -142,23 +137,20 @@ class Team:
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             watcher.join()
+        self._on_loss = None  # it keeps the engine, and with that the model, which keeps the team
         self.ranks.close()
-        if self._folder:
-            os.close(self._memory_file)
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = ""
-
-    @property
-    def _store(self) -> Path:
-        return Path(self._folder) / "store"
+        files, self._open = self._open, []
+        for file in files:
+            os.close(file)
 
     def _setup(self, rank: int) -> RankSetup:
         device = self._device
         if device.type == "cuda":
             device = torch.device("cuda", device.index + rank)
+        store, memory = self._open
         return RankSetup(
-            rank, self.count, self._files, device, self._dtype, self._max_context, self.cpu_threads, self._store,
-            os.getpid(),
+            rank, self.count, self._files, device, self._dtype, self._max_context, self.cpu_threads, store,
+            memory, os.getpid(),
         )  # fmt: skip
 
     def _watch(self, process: RankProcess) -> None:
