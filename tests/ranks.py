@@ -1,6 +1,9 @@
 """Shares of models for tests of tensor parallelism: checkpoints that ranks divide, and ranks that are threads."""
 
+import os
+import pickle
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,10 +14,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from photonlite.device.collectives import RankGroup
+from photonlite.models.checkpoint import load_files
 from photonlite.models.loading import ModelFiles
 from photonlite.models.moondream import checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
-from tests.tiny import GOLDEN, tiny_config, tiny_model
+from photonlite.request import Token
+from photonlite.runner.ranks.follower import Follower
+from photonlite.runner.ranks.leader import TeamModel
+from photonlite.runner.ranks.memory import SharedMemory
+from photonlite.runner.ranks.model import RankModel
+from photonlite.runner.ranks.process import RankSetup, record
+from photonlite.runner.ranks.team import Team
+from tests.equality import Scene
+from tests.tiny import CPU, GOLDEN, tiny_config, tiny_model
 
 T = TypeVar("T")
 GUARD = 60.0
@@ -55,6 +67,10 @@ class Exchange:
         self._barrier.wait()
         return found
 
+    def abort(self) -> None:
+        """Make all threads that wait raise."""
+        self._barrier.abort()
+
 
 class ThreadGroup(RankGroup):
     """A rank that is a thread."""
@@ -71,6 +87,73 @@ class ThreadGroup(RankGroup):
 
     def broadcast(self, x: Tensor) -> None:
         x.copy_(self._exchange.all(self.rank, x.clone())[0])
+
+
+class ThreadFollower(Follower):
+    """Another rank on a thread of this process, whose failure fails what waits for it."""
+
+    def __init__(self, setup: RankSetup, model: RankModel, memory: SharedMemory, exchange: Exchange) -> None:
+        super().__init__(setup, model, memory)
+        self._exchange = exchange
+
+    def _run(self, work: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException:
+                traceback.print_exc()
+                self._exchange.abort()
+
+        self._device.compute.run(guarded)
+
+
+class ThreadTeam(Team):
+    """Other ranks on threads of this process: all of an engine on several ranks but processes and Gloo."""
+
+    def __init__(self, files: ModelFiles, count: int) -> None:
+        super().__init__(files, count, CPU, torch.float64, None)
+        self.exchange = Exchange(count)
+        self.ranks = ThreadGroup(0, self.exchange)
+        self.followers: list[ThreadFollower] = []
+
+    def start(self) -> None:
+        self._open = [os.memfd_create(name) for name in ("store", "slots")]
+        for rank in range(1, self.count):
+            ranks = ThreadGroup(rank, self.exchange)
+            loaded = load_files(self._files, device=CPU, dtype=torch.float64, ranks=ranks)
+            model = RankModel(loaded.model, ranks)
+            self.followers.append(ThreadFollower(self._setup(rank), model, self.memory, self.exchange))
+
+    def connect(self) -> None: ...
+
+    def send(self, name: str, *arguments: Any) -> None:
+        method, given = pickle.loads(record(name, *arguments))
+        for follower in self.followers:
+            getattr(follower, method)(*given)
+
+    def stop(self) -> None:
+        for follower in self.followers:
+            follower._device.close()
+        self.followers.clear()
+        super().stop()
+
+
+class RankScene(Scene):
+    """A scene of `tests.equality` whose engines have a divided model, while the oracle has the whole one."""
+
+    def __init__(self, seed: int, count: int, model: TeamModel) -> None:
+        super().__init__(seed, count)
+        self.config = divisible_config()
+        self._whole = tiny_model(self.config, seed).double()
+        self.model: Any = model
+        self.options["tensor_parallel"] = model.team.count
+
+    def expected(self) -> list[tuple[Token, ...]]:
+        divided, self.model = self.model, self._whole
+        try:
+            return super().expected()
+        finally:
+            self.model = divided
 
 
 def on_ranks(count: int, work: Callable[[RankGroup], T]) -> list[T]:

@@ -46,18 +46,18 @@ class RankGroup:
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up a contiguous tensor over all ranks, in place, and return it."""
-        self._group.allreduce([x], _blocking(c10d.AllreduceOptions())).wait()
+        _wait(self._group.allreduce([x], _blocking(c10d.AllreduceOptions())))
         return x
 
     def concat(self, x: Tensor) -> Tensor:
         """Join the tensors of all ranks along the last dimension, in their order."""
         parts = x.new_empty(self.count * len(x), *x.shape[1:])
-        self._group._allgather_base(parts, x.contiguous(), _blocking(c10d.AllgatherOptions())).wait()
+        _wait(self._group._allgather_base(parts, x.contiguous(), _blocking(c10d.AllgatherOptions())))
         return parts.view(self.count, *x.shape).movedim(0, -2).flatten(-2)
 
     def broadcast(self, x: Tensor) -> None:
         """Overwrite a contiguous tensor with that of rank 0."""
-        self._group.broadcast([x], _blocking(c10d.BroadcastOptions())).wait()
+        _wait(self._group.broadcast([x], _blocking(c10d.BroadcastOptions())))
 
     def abort(self) -> None:
         """End operations on a card that wait for a lost rank, with undefined results; from any thread.
@@ -78,3 +78,8 @@ def _blocking(options: Any) -> Any:
     """Make a collective run on the current stream, not on one of its own that must be waited for."""
     options.asyncOp = False
     return options
+
+
+def _wait(work: Any) -> None:
+    if work is not None:  # NCCL gives none for what runs on the current stream
+        work.wait()
