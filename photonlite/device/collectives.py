@@ -71,6 +71,7 @@ class RankGroup:
 
     def close(self) -> None:
         """Free the connections; all operations have ended."""
+        self.abort()  # waits for no other rank
         self._group = None
 
 

@@ -3,7 +3,6 @@
 An exception ends the process, and with it the engine: the other ranks are in the middle of the same step.
 """
 
-import contextlib
 import os
 import pickle
 import signal
@@ -119,16 +118,15 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     setup = read_setup(connection)
     threading.Thread(target=_exit_with, args=(setup.parent,), daemon=True).start()
+    if setup.device.type == "cuda":
+        torch.cuda.set_device(setup.device)  # or it would open a context on the first card too
     follower = _load(setup, connection)
-    with contextlib.ExitStack() as stack:
-        if setup.device.type == "cuda":
-            stack.enter_context(torch.cuda.device(setup.device))
-        while True:
-            try:
-                name, arguments = pickle.loads(connection.recv_bytes())
-            except (EOFError, ConnectionError):  # rank 0 is done with this process, or has ended
-                os._exit(0)
-            _or_exit(partial(getattr(follower, name), *arguments))
+    while True:
+        try:
+            name, arguments = pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionError):  # rank 0 is done with this process, or has ended
+            os._exit(0)
+        _or_exit(partial(getattr(follower, name), *arguments))
 
 
 def _load(setup: RankSetup, connection: Connection) -> Follower:

@@ -166,7 +166,8 @@ def test_closing_leaves_no_process_thread_or_file(tmp_path: Path) -> None:
     before = _held()
     answer(4)
 
-    assert _held() == before
+    # What earlier tests have left may be freed meanwhile.
+    assert all(now <= then for now, then in zip(_held(), before, strict=True))
 
 
 def _held() -> tuple[set[str], int, int]:
