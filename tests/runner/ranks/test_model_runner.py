@@ -28,7 +28,7 @@ def test_some_requests_on_two_threads_equal_the_oracle_at_both_depths(tmp_path: 
 @pytest.mark.long
 def test_many_requests_on_two_threads_equal_the_oracle_at_both_depths(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
-    for seed in (3, 5, 8):
+    for seed in (5, 8):
         seen.update(check(RankScene(seed, 20, divided(tmp_path, seed, 2)), f"seed {seed} on two threads"))
 
     assert all(seen[name] for name in ("cancelled", "preemptions", "zombies", "hits", "encodes", "forced")), seen
