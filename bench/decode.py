@@ -10,11 +10,15 @@ words really do.
 """
 
 import dataclasses
+import shutil
 import sys
+import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from bench.bubble.figures import Steady, middle, steady, typical
@@ -23,7 +27,7 @@ from bench.bubble.rounds import Rig, Round
 from bench.bubble.subjects import PROMPT, SPREAD, STOP, Subject, Workload, engine_config, prompt_lengths, requests
 from bench.gpu.command import Bench, parse, say, show_log
 from bench.gpu.figures import Figure
-from bench.gpu.models import endless_model, prompts_of
+from bench.gpu.models import divide, endless_model, prompts_of
 from bench.gpu.routes import random_routes, routes_row, routes_table
 from bench.gpu.samples import Sample
 from bench.shapes import SHAPES
@@ -77,7 +81,12 @@ class Decoding:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         options, config = bench.options, bench.config
-        model = endless_model(config, options.where, options.dtype)
+        self._ranks = options.tensor_parallel
+        model: Any = endless_model(config, options.where, options.dtype)
+        if self._ranks > 1:
+            folder = Path(tempfile.mkdtemp())
+            weakref.finalize(self, shutil.rmtree, folder)  # each engine's ranks read it
+            model = divide(model, self._ranks, options.where, options.dtype, folder)
         prompt, spread, stop = (40, 5, 60) if options.tiny else (PROMPT, SPREAD, STOP)
         vocabulary = prompts_of(config).vocabulary
         name = "random weights"
@@ -90,7 +99,8 @@ class Decoding:
         """Measure a variant with each number of streams on one engine."""
         variant, tiny = VARIANTS[name], self._bench.options.tiny
         streams = (1, 2) if tiny else variant.streams
-        config = dataclasses.replace(engine_config(self._subject, streams, depth=2), **variant.settings)
+        settings = {**variant.settings, "tensor_parallel": self._ranks}
+        config = dataclasses.replace(engine_config(self._subject, streams, depth=2), **settings)
         rig = Rig(self._subject, config, reason="length")
         try:
             if rig.graphs is not None:
@@ -122,16 +132,22 @@ class Decoding:
         return rig.run(requests(self._subject, variant.workload, streams, seed, bounded=True), traced=traced)
 
     def _floor(self, variant: Variant, streams: int) -> float | None:
-        """Return the time floor of text tokens; boxes need other heads in every step."""
+        """Return the time floor of text tokens, on each of several ranks; boxes need other heads in every step."""
         if variant.workload != "text":
             return None
         longest = max(prompt_lengths(self._subject, streams, 0))
         context = self._subject.prompt + (self._subject.stop - longest) / 2
         fp8 = variant.settings.get("kv_dtype") == "fp8"
-        return self._bench.floors.decode(streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize)
+        floor = self._bench.floors.decode(streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize)
+        return floor / self._ranks
 
     def _aim(self, variant: Variant, streams: int) -> float | None:
-        """Return the aim of the period: those of variants are of Moondream 2, other shapes have one of words."""
+        """Return the aim of the period: those of variants are of Moondream 2, other shapes have one of words.
+
+        All are of one card.
+        """
+        if self._ranks > 1:
+            return None
         name = self._bench.options.shape
         if name == "moondream2":
             return variant.aims.get(streams)
@@ -162,7 +178,7 @@ def _step_cells(what: str, found: Steady) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    options = parse("bench.decode", __doc__, PARTS, arguments)
+    options = parse("bench.decode", __doc__, PARTS, arguments, ranks=True)
     bench = Bench("Decoding: the period of a step", options)
     bench.attempt("ceilings", lambda: bench.floors)
     found = bench.reference(tuple(REFERENCE)) if "reference" in options.only else {}

@@ -92,6 +92,10 @@ class EngineConfig:
         max_prepared_bytes: Decoded images, at three bytes a pixel, that may wait for the engine. A call that finds no
             room waits, before its image is decoded and at most until its deadline. Real-time calls have a quarter of
             the room to themselves, and bulk ones the rest; only a single image that is larger takes more.
+        tensor_parallel: Ranks that run the model together, each in a process of its own: on CUDA on cards that follow
+            each other, for checkpoints that are larger than one and for shorter steps; on the CPU for tests, without a
+            gain. It must divide heads, key heads, the MLP's width and the vocabulary. Linux only. Decoders then run
+            without fused kernels.
         grammar_workers: Processes at most that compile schemas and patterns. The first starts with the first typed
             question, others when one would have to wait; of several no caller ever has all.
         grammar_limit_s: Seconds that compiling one may take.
@@ -123,6 +127,7 @@ class EngineConfig:
     cpu_threads: int | None = setting(None, least=1)
     image_threads: int = setting(4, least=1)
     max_prepared_bytes: int = setting(2**30, least=1)
+    tensor_parallel: int = setting(1, least=1)
     grammar_workers: int = setting(2, least=1)
     grammar_limit_s: float = setting(2.0, above=0)
     grammar_cache_bytes: int = setting(2**28, least=0)
@@ -132,6 +137,10 @@ class EngineConfig:
         check_settings(self, "engine setting")
         if self.page_size & (self.page_size - 1):
             raise SettingsError(f"engine setting 'page_size' is {self.page_size}: it must be a power of two")
+        if self.fp8_linears and self.tensor_parallel > 1:
+            raise SettingsError(
+                "engine setting 'fp8_linears' is True: it must be False where 'tensor_parallel' is above 1"
+            )
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
 
@@ -169,6 +178,7 @@ class EngineSettings(TypedDict, total=False):
     cpu_threads: int | None
     image_threads: int
     max_prepared_bytes: int
+    tensor_parallel: int
     grammar_workers: int
     grammar_limit_s: float
     grammar_cache_bytes: int

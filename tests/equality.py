@@ -333,12 +333,16 @@ class Scene:
 
 def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:
     """Compare both depths, and forced runs on and off, with the oracle; returns counts of exercised events."""
-    scene = Scene(seed, count, kv_dtype)
+    return check(Scene(seed, count, kv_dtype), f"seed {seed}")
+
+
+def check(scene: Scene, name: str) -> dict[str, int]:
+    """As `check_scene`, of a scene that a name tells from others in messages."""
     expected = scene.expected()
     seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0, "forced": 0}
     for depth, runs in ((1, True), (2, True), (2, False)):
         for (asked, got), wanted in zip(scene.answers(depth, runs=runs), expected, strict=True):
-            where = f"seed {seed}, depth {depth}, runs {runs}, {asked}"
+            where = f"{name}, depth {depth}, runs {runs}, {asked}"
             assert got.ends == 1, where
             error = None if got.sequence is None else got.sequence.error
             if isinstance(error, RequestCancelledError) and asked.cancel_at is not None:

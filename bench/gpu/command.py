@@ -35,6 +35,8 @@ def parse(
     parts: Sequence[str],
     arguments: Sequence[str] | None,
     shapes: Sequence[str] = _SHAPES,
+    *,
+    ranks: bool = False,
 ) -> "Options":
     """Read the command line.
 
@@ -44,6 +46,7 @@ def parse(
         parts: What `--only` may name.
         arguments: The command line; the process's own unless given.
         shapes: What `--shape` may name.
+        ranks: Whether the benchmark takes `--tensor-parallel`.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -57,6 +60,8 @@ def parse(
     parser.add_argument("--trace", type=Path, metavar="DIR", help="folder for traces that ui.perfetto.dev opens")
     parser.add_argument("--reference", type=Path, metavar="DIR", help="folder that holds moondream/torch")
     parser.add_argument("--patience", type=float, default=90.0, help="seconds that the reference may take")
+    if ranks:
+        parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that run the model together")
     options = parser.parse_args(arguments, namespace=Options())
     try:
         options.where = resolve_device(options.device)
@@ -84,6 +89,7 @@ class Options(argparse.Namespace):
         reference: Folder of the reference implementation; None leaves it out.
         patience: Seconds that the reference may take.
         command: How the process was called.
+        tensor_parallel: Ranks that run the model together.
     """
 
     device: str
@@ -97,6 +103,7 @@ class Options(argparse.Namespace):
     reference: Path | None
     patience: float
     command: str
+    tensor_parallel: int = 1
 
     @property
     def cuda(self) -> bool:

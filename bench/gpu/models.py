@@ -2,21 +2,25 @@
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from bench.bubble.subjects import random_model
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.models.checkpoint import LoadedModel
-from photonlite.models.loading import resolve
+from photonlite.models.loading import ModelFiles, resolve
+from photonlite.models.moondream import checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.tokenizer import Tokenizer
+from photonlite.runner.ranks.leader import TeamModel, load_team
 
 NEVER = -1e4
 """Bias of the logit of the end id: random weights must not end a sequence early by chance."""
@@ -29,6 +33,16 @@ def endless_model(config: MoondreamConfig, device: torch.device, dtype: torch.dt
     model = random_model(config, device, dtype)
     model.text.lm_head.bias[config.tokenizer.eos_id] = NEVER
     return model
+
+
+def divide(model: MoondreamModel, ranks: int, device: torch.device, dtype: torch.dtype, folder: Path) -> TeamModel:
+    """Divide a model among ranks, each of which reads its share of a file in a folder."""
+    path = folder / "model.safetensors"
+    save_file(dict(model.state_dict()), path)
+    files = ModelFiles("random weights", checkpoint, model.config, resolve(None).tokenizer, (path,), {})
+    divided = load_team(files, ranks, device=device, dtype=dtype).model
+    assert isinstance(divided, TeamModel)
+    return divided
 
 
 def prompts_of(config: MoondreamConfig) -> MoondreamPrompts:

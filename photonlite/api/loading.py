@@ -15,6 +15,8 @@ from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
 from photonlite.models.checkpoint import load_checkpoint
+from photonlite.models.loading import resolve
+from photonlite.runner.ranks.leader import load_team
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills import selftest
 
@@ -65,6 +67,7 @@ def load(
         SettingsError: An unknown device, type or way of sampling, a limit that is no whole number above 0, or an engine
             setting that is unknown, out of its range, or not supported by the device.
         CapacityError: The memory does not hold even one longest request.
+        EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
     given = (("max_pixels", max_pixels), ("max_bytes", max_bytes))
@@ -78,8 +81,11 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        options: dict[str, Any] = {"revision": revision, "max_context": config.max_context}
-        loaded = load_checkpoint(model, device=where, dtype=kind, **options)
+        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.max_context}
+        if config.tensor_parallel == 1:
+            loaded = load_checkpoint(model, revision=revision, **options)
+        else:
+            loaded = load_team(resolve(model, revision=revision), config.tensor_parallel, **options)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails, sampling=sampling)
         try:

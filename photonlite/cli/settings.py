@@ -28,6 +28,7 @@ from photonlite.settings import (
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
 TABLES: Final[Mapping[type, str]] = {EngineConfig: "engine", ImageLimits: "images"}
 """Tables of the file; all other settings stand at its top."""
+_RANKS: Final = "tensor_parallel"  # the one setting of the engine with a flag of its own
 # Variables that are no settings: the file's name, and a client's key as in the playground's examples.
 _OTHER_VARIABLES: Final = (CONFIG_VARIABLE, f"{PREFIX}API_KEY")
 # Kubernetes sets these in every container for a service named "photonlite".
@@ -74,6 +75,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help=f"TOML file of settings (or {CONFIG_VARIABLE})")
     engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
     group.add_argument("--engine", metavar="NAME=VALUE", action="append", default=[], help=engine)
+    _add_flags(group, settings_of(EngineConfig)[_RANKS])
     known = dict(settings_of(ServerConfig))
     _add_flags(parser.add_argument_group("address"), known.pop("host"), known.pop("port"))
     limits = [one for one in known.values() if one.kind in (int, float)]
@@ -88,6 +90,9 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
     classes: tuple[type, ...] = (Choice, ServerConfig, ImageLimits)
     flags = {cls: _flags(cls, options) for cls in classes}
     flags[EngineConfig] = from_assignments(EngineConfig, options.engine, "--engine")
+    ranks = settings_of(EngineConfig)[_RANKS]
+    if options.tensor_parallel is not None:
+        flags[EngineConfig][_RANKS] = Given(ranks.read_flag(options.tensor_parallel), ranks.flag)
     return serve_settings(gather(flags, options.config, environ))
 
 

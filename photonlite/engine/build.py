@@ -14,6 +14,7 @@ from photonlite.config import EngineConfig
 from photonlite.device.cpu import compute_threads
 from photonlite.device.names import open_device
 from photonlite.engine.core import EngineCore
+from photonlite.errors import SettingsError
 from photonlite.grammar.automata.tables import words
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_BYTES
@@ -33,6 +34,8 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
+from photonlite.runner.ranks.leader import LeaderRunner, TeamExecutor, TeamModel
+from photonlite.runner.ranks.team import Team
 from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
@@ -48,16 +51,31 @@ class Parts(NamedTuple):
     core: EngineCore
     memory: MemoryPlan  # of the KV cache
     graphs: GraphReport | None  # what capturing took; None without graphs
+    team: Team | None = None  # the other ranks of tensor parallelism
 
 
 def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
     """Build an engine for a model in evaluation mode on the device.
 
-    Raises a CapacityError if not even one longest request fits, a SettingsError for what the device cannot do.
+    Raises a CapacityError if not even one longest request fits, a SettingsError for what the device cannot do, an
+    EngineError where another rank cannot start.
     """
+    count = model.team.count if isinstance(model, TeamModel) else 1
+    if config.tensor_parallel != count:
+        raise SettingsError(
+            f"engine setting 'tensor_parallel' is {config.tensor_parallel}, but this model was loaded for {count} ranks"
+        )
     # Triton launches on the current card, and a capture would open a context on it.
     with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
-        return _build(model if config.fused else UnfusedModel(model), where, dtype, config)
+        if not isinstance(model, TeamModel):
+            return _build(model if config.fused else UnfusedModel(model), where, dtype, config)
+        try:
+            model.team.start()
+            model.team.connect()
+            return _build(model if config.fused else model.unfused(), where, dtype, config)
+        except BaseException:
+            model.team.stop()
+            raise
 
 
 def _build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
@@ -66,17 +84,19 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     kv = kv_format(config.kv_dtype, model, where, dtype)
     encoder, capturer, graphs = _crop_encoder(model, where, dtype, config)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
-    spread = compute_threads(config.cpu_threads) if where.type == "cpu" else None
-
+    team = model.team if isinstance(model, TeamModel) else None
+    threads = config.cpu_threads or (None if team is None else team.cpu_threads)
+    spread = compute_threads(threads) if where.type == "cpu" else None
     fused = FusedParts(encoder, prompts, model.step_decoder())
     image_bytes = MOST_BYTES if where.type == "cuda" and isinstance(model.crop_spec, CropSpec) else 0
 
     def make_runner(pages: int) -> TorchModelRunner:
         limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes)
-        return TorchModelRunner(model, where, dtype, limits, fused=fused, kv=kv, spread=spread)
+        make = TorchModelRunner if team is None else partial(LeaderRunner, team, kv_dtype=config.kv_dtype)
+        return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread)
 
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
-    memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner)
+    memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner, team)
     model_runner = make_runner(memory.pages)
     stored = str(kv.dtype).removeprefix("torch.")
     _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
@@ -98,9 +118,10 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         vocab_size=model.shape.vocab_size,
         forced_runs=config.forced_runs,
     )
-    runner = StepExecutor(device, model_runner, config.depth, tracer)
-    metrics = EngineMetrics(plain=plain_parts(model, where))
-    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer), memory, graphs)
+    execute = StepExecutor if team is None else partial(TeamExecutor, team)
+    runner = execute(device, model_runner, config.depth, tracer)
+    metrics = EngineMetrics(plain=plain_parts(model, where), tensor_parallel=config.tensor_parallel)
+    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer), memory, graphs, team)
 
 
 def plain_parts(model: Model, where: torch.device) -> dict[str, str]:
@@ -152,6 +173,7 @@ def _plan(
     slots: SlotShape,
     graph_bytes: int,
     make_runner: Callable[[int], TorchModelRunner],
+    team: Team | None,
 ) -> MemoryPlan:
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
     plan = partial(plan_memory, shape, kv.dtype, page_size=page_size, max_rows=rows)
@@ -161,7 +183,9 @@ def _plan(
     weights = torch.cuda.memory_allocated(where)
     activations = measure_activations(make_runner, where, config.max_prefill_tokens, MAX_JOBS + REALTIME_JOBS)
     memory = device_memory(where, config.gpu_memory_fraction, weights)
-    return plan(memory=memory, activation_bytes=activations, graph_bytes=graph_bytes)
+    cards = [(memory, activations)] if team is None else team.gather_memory(memory, activations)
+    plans = [plan(memory=of, activation_bytes=size, graph_bytes=graph_bytes) for of, size in cards]
+    return min(plans, key=lambda one: one.pages)
 
 
 def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:

@@ -87,6 +87,8 @@ class Engine:
         self._model = model
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
+        if parts.team is not None:
+            parts.team.watch(self._loop.fail)
         self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
 
     @property
@@ -255,6 +257,14 @@ class EngineLoop:
             if self._refusal is None or self._thread.is_alive():
                 self._inbox.append(note)
         self.wake()
+
+    def fail(self, error: EngineDiedError) -> None:
+        """Let the engine die of an error, from any thread."""
+
+        def note() -> None:
+            raise error
+
+        self.post(note)
 
     def wake(self) -> None:
         self._wake.put(None)

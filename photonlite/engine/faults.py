@@ -6,7 +6,7 @@ import traceback
 from typing import TypeVar
 
 from photonlite.batch import ScheduledBatch, Step
-from photonlite.errors import EngineError, OutOfMemoryError, PhotonliteError, StepError
+from photonlite.errors import EngineDiedError, EngineError, OutOfMemoryError, PhotonliteError, StepError
 from photonlite.sequence import Sequence
 
 _E = TypeVar("_E", bound=BaseException)
@@ -18,7 +18,12 @@ _logger = logging.getLogger("photonlite")
 
 
 def step_error(step: Step, cause: BaseException) -> EngineError:
-    """Log why a step failed, and return what its requests are told: not the words of lower layers."""
+    """Log why a step failed, and return what its requests are told: not the words of lower layers.
+
+    Raises an EngineDiedError that the step has failed with.
+    """
+    if isinstance(cause, EngineDiedError):
+        raise cause
     size = f"{len(step.rows)} sequences" if step.rows else f"{len(step.plan.groups)} images"
     without_frames(cause)  # log handlers may keep the error
     short = is_shortage(cause)

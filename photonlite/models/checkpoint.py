@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from photonlite.device.collectives import RankGroup
 from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
 from photonlite.models.loading import ModelFiles, resolve
@@ -35,9 +36,16 @@ def load_checkpoint(
 
 
 def load_files(
-    files: ModelFiles, *, device: torch.device, dtype: torch.dtype, max_context: int | None = None
+    files: ModelFiles,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_context: int | None = None,
+    ranks: RankGroup | None = None,
 ) -> LoadedModel:
-    """Load a model from files that were found before; see `load_checkpoint`."""
+    """Load a model, or a rank's share of one, from files that were found before; see `load_checkpoint`."""
     options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context}
+    if ranks is not None:
+        options["ranks"] = ranks
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
     return LoadedModel(files.name, model, prompts, files.sampling)

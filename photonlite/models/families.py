@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line lists families without torch, which takes 
     import torch
     from PIL import Image
 
+    from photonlite.device.collectives import RankGroup
     from photonlite.models.base import Model
     from photonlite.request import Token
 
@@ -36,6 +37,9 @@ class Family(Protocol):
     def skills_of(self, config: Any) -> tuple[str, ...]:
         """Return what a checkpoint can do, from its configuration."""
 
+    def rank_sizes(self, config: Any) -> Mapping[str, int]:
+        """Return the sizes that ranks of tensor parallelism divide, by names of config.json; none if it cannot be."""
+
     def load(
         self,
         config: Any,
@@ -45,10 +49,12 @@ class Family(Protocol):
         device: torch.device,
         dtype: torch.dtype,
         max_context: int | None = None,
+        ranks: RankGroup | None = None,
     ) -> tuple[Model, Prompts]:
         """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files.
 
-        `max_context` shortens its context; None leaves the length to the family.
+        `max_context` shortens its context; None leaves the length to the family. With `ranks`, only a rank's share of
+        the decoder is read, and the image encoder on rank 0 alone.
         """
 
 
@@ -75,6 +81,7 @@ class FamilyEntry:
     title: str
     model_types: tuple[str, ...]
     skills: tuple[str, ...]  # of its public checkpoints
+    divisible: str | None = None  # those that tensor parallelism can divide
     known: Mapping[str, str] = field(default_factory=dict)  # Hub ids that were tested, with a description
 
 
@@ -83,12 +90,14 @@ FAMILIES = {
         title="Moondream 2 and 3, and the shipped checkpoint",
         model_types=("moondream2", "moondream", "moondream1", "moondream3", "photonlite_nano"),
         skills=("caption", "query", "detect", "point", "segment"),
+        divisible="Moondream 2 and the shipped checkpoint",
         known={"vikhyatk/moondream2": "Moondream 2: detect, point, caption, query; 1.9 B parameters"},
     ),
     "qwen": FamilyEntry(
         title="Qwen3-VL and Qwen2.5-VL",
         model_types=("qwen3_vl", "qwen2_5_vl"),
         skills=("caption", "query", "detect", "point"),
+        divisible="Qwen3-VL and Qwen2.5-VL",
     ),
     "paligemma": FamilyEntry(
         title="PaliGemma 2",

@@ -140,7 +140,8 @@ class EngineMetrics:
     pages_free: int = _gauge()  # of the KV cache, without content
     pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
     pages_total: int = _gauge()
-    page_bytes: int = _gauge()  # of all layers
+    page_bytes: int = _gauge()  # of all layers; with several ranks on each of them
+    tensor_parallel: int = _gauge(1)  # ranks that run the model
     running: int = _gauge()  # sequences admitted
     waiting: int = _gauge()  # sequences not yet admitted
     in_flight: int = _gauge()  # steps launched and not committed

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from photonlite.batch import BatchItem, ScheduledBatch
+from photonlite.batch import BatchItem
 from photonlite.device.base import Array
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule, dequantise, indexable, quantise, write_kv
@@ -95,16 +95,16 @@ class Prefill:
         self._deepstack = self._x.new_zeros(levels - 1, *self._x.shape) if levels > 1 else None
         self._hidden = inputs.bos.new_zeros(shape.max_rows, model.shape.dim)
 
-    def upload(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
-        rows = make_rows(plan.rows)
-        size, _ = self._size(rows)
-        fill_packed(slot, rows, size, self._model.shape.bos_id)
-        used = self._shape.packed_words(size)
+    def fill(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
+        """Fill the host array that `upload` copies."""
+        fill_packed(slot, rows, self._size(rows)[0], self._model.shape.bos_id)
+
+    def upload(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow]) -> None:
+        used = self._shape.packed_words(self._size(rows)[0])
         transfer(buffers.packed[:used], slot.packed[:used])
 
-    def run(self, buffers: Buffers, slot: Slot, plan: ScheduledBatch) -> None:
+    def run(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow]) -> None:
         """Run prompts in one pass; leave each row's last raw hidden state in the buffers."""
-        rows = make_rows(plan.rows)
         count, (size, graphs) = len(rows), self._size(rows)
         used = self._shape.packed_words(size)
         self._packed[:used].copy_(buffers.packed[:used])

@@ -52,7 +52,7 @@ from photonlite.runner.graphs import (
 )
 from photonlite.runner.images import ImageEncoder, Images
 from photonlite.runner.patches import PatchImages
-from photonlite.runner.prefill import Prefill, plan_free_attention
+from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
@@ -119,7 +119,7 @@ class TorchModelRunner:
                 Buffers(shape, device, dtype, dim=dim, crops=crops, image_bytes=limits.image_bytes)
                 for _ in range(limits.depth)
             ]
-            self._prefill = Prefill(fused.prompts, model, self._inputs, self._images, self.cache, shape)
+            self._prefill = self._make_prefill(fused.prompts)
             if limits.image_bytes > 0 and isinstance(self._images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                     self._images.rehearse(self._buffers[0])
@@ -156,9 +156,10 @@ class TorchModelRunner:
         transfer(self._buffers[slot.index].rows[:count], slot.rows[:count])
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        buffers = self._buffers[slot.index]
+        buffers, rows = self._buffers[slot.index], make_rows(plan.rows)
         transfer(buffers.tokens[:count], slot.tokens[:count])
-        self._prefill.upload(buffers, slot, plan)
+        self._prefill.fill(slot, rows)
+        self._prefill.upload(buffers, slot, rows)
 
     def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
         self._images.upload(self._buffers[slot.index], groups)
@@ -168,8 +169,7 @@ class TorchModelRunner:
             self._images.encode(self._buffers[slot.index], groups)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
-        with self._spread_over(sum(row.count for row in plan.rows)):
-            self._prefill.run(self._buffers[slot.index], slot, plan)
+        self._run_prompts(slot, make_rows(plan.rows))
 
     def decode(self, slot: Slot, count: int) -> None:
         if self._graphs is not None and self._graphs.replay(slot.index, count):
@@ -232,6 +232,13 @@ class TorchModelRunner:
         del self._images, self._prefill, self._steps
         self._buffers.clear()
         self.free_memory()
+
+    def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
+        return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape)
+
+    def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
+        with self._spread_over(sum(row.count for row in rows)):
+            self._prefill.run(self._buffers[slot.index], slot, rows)
 
     def _step(self, rows: Tensor) -> Tensor:
         """Map rows, int32 ``[B, 4 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""

@@ -60,6 +60,13 @@ def test_flags_override_the_environment_which_overrides_the_file(file: str) -> N
     assert (over.engine.max_batch, over.engine.max_crops) == (31, 23)
 
 
+def test_ranks_have_a_flag_of_their_own() -> None:
+    assert settings("--tensor-parallel", "2").engine.tensor_parallel == 2
+    assert settings(TENSOR_PARALLEL="4").engine.tensor_parallel == 4
+    with pytest.raises(SettingsError, match=r"'tensor_parallel' is 0: it must be .*set by --tensor-parallel"):
+        settings("--tensor-parallel", "0")
+
+
 def test_the_environment_names_the_file_and_the_model(file: str) -> None:
     assert settings(CONFIG=file).server.max_open == 1
     assert settings(CONFIG=file, MODEL="from/environment").choice.model == "from/environment"

@@ -44,6 +44,15 @@ def test_decoding_of_another_shape_tells_which_experts_are_met(tmp_path):
     assert [line.strip("|").split("|")[0].strip() for line in met] == ["1", "2"]
 
 
+@pytest.mark.long
+def test_decoding_is_measured_on_several_ranks(tmp_path):
+    code, text, rows = run(decode.main, tmp_path, "--only", "plain", "--tensor-parallel", "2")
+
+    assert code == 0
+    assert "--tensor-parallel 2" in text
+    assert list(rows) == ["words, plain operations, 1 stream", "words, plain operations, 2 streams"]
+
+
 def test_a_part_that_cannot_run_leaves_a_gap_and_its_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(decode.VARIANTS, "plain", decode.Variant("odd", settings={"no_such_setting": 1}))
     code, text, rows = run(decode.main, tmp_path, "--only", "plain", "boxes")

@@ -8,12 +8,14 @@ import pytest
 from photonlite.errors import ConfigError
 from photonlite.models.families import FAMILIES, family_of
 
+FUNCTIONS = ("read_config", "find_tokenizer", "skills_of", "rank_sizes", "load")
+
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_has_every_function_of_the_interface(name: str) -> None:
     module = importlib.import_module(f"photonlite.models.{name}.checkpoint")
 
-    assert all(callable(getattr(module, one)) for one in ("read_config", "find_tokenizer", "skills_of", "load"))
+    assert all(callable(getattr(module, one)) for one in FUNCTIONS)
     for kind in FAMILIES[name].model_types:
         assert family_of({"model_type": kind}) is module
 

@@ -93,7 +93,7 @@ def test_a_snapshot_is_plain_json_and_holds_everything_that_was_counted():
     assert snapshot["counters"]["tokens"] == 3
     assert snapshot["counters"].keys().isdisjoint(snapshot["gauges"])
     assert snapshot["counters"]["steps"] == {"encode": 0, "prefill": 0, "decode": 2, "run": 0}
-    assert snapshot["gauges"] == {**dict.fromkeys(GAUGES, 0), "pages_free": 7}
+    assert snapshot["gauges"] == {**dict.fromkeys(GAUGES, 0), "pages_free": 7, "tensor_parallel": 1}
     assert set(snapshot["histograms"]) == HISTOGRAMS
     token_s = snapshot["histograms"]["token_s"]
     assert (token_s["count"], token_s["sum"], token_s["largest"]) == (2, 500.0025, 500.0)

@@ -46,6 +46,25 @@ def restarts(port: int) -> dict[str, int]:
     return {label.split('"')[1]: int(float(value)) for label, value in counted if float(value)}
 
 
+def test_a_server_comes_back_when_a_rank_of_its_model_is_killed() -> None:
+    serve = ("--model", str(TINY), "--device", "cpu", "--no-check", "--port", "0", "--tensor-parallel", "2")
+    with ServerProcess("-m", "photonlite.cli", "serve", *serve) as process:
+        port = json.loads(process.wait_for('"listening"'))["port"]
+        expected = ask(port)
+        [serving] = children(process.process.pid)
+        [rank] = [pid for pid in children(serving) if "follower" in " ".join(psutil.Process(pid).cmdline())]
+        os.kill(rank, signal.SIGKILL)
+
+        assert json.loads(process.wait_for('"restarting"'))["reason"] == "engine_died"
+        found = ask(port)
+        assert expected is not None
+        assert found is not None
+        assert (found[0], found[1]["answer"]) == (200, expected[1]["answer"])
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+    assert not psutil.pid_exists(rank)
+
+
 def children(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children()]
 

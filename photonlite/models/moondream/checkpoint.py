@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ModelNotFoundError
 from photonlite.models.hub import fetch
 from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamConfig
@@ -42,6 +43,15 @@ def find_tokenizer(folder: Path, config: MoondreamConfig) -> Path:
     return path
 
 
+def rank_sizes(config: MoondreamConfig) -> dict[str, int]:
+    """Return what ranks divide; nothing where temperatures read all heads, or where there are experts."""
+    text = config.text
+    if text.tau or text.moe is not None:
+        return {}
+    sizes = {"n_heads": text.n_heads, "n_kv_heads": text.kv_heads, "ff_dim": text.ff_dim, "vocab_size": text.vocab_size}
+    return {f"text.{name}": size for name, size in sizes.items()}
+
+
 def load(
     config: MoondreamConfig,
     tokenizer: Path,
@@ -50,6 +60,7 @@ def load(
     device: torch.device,
     dtype: torch.dtype,
     max_context: int | None = None,
+    ranks: RankGroup | None = None,
 ) -> tuple[MoondreamModel, MoondreamPrompts]:
     text = config.text
     length = text.max_context if max_context is None else min(text.max_context, max_context)
@@ -60,7 +71,7 @@ def load(
         controls_to=config.family.controls_to,
         control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
     )
-    return load_model(weights, config, device=device, dtype=dtype), MoondreamPrompts(config, words)
+    return load_model(weights, config, device=device, dtype=dtype, ranks=ranks), MoondreamPrompts(config, words)
 
 
 def _end_of_text_id(path: Path) -> int | None:

@@ -72,13 +72,21 @@ class DecoderBlock(nn.Module):
         )
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], positions: Tensor, attention: Attention) -> Tensor:
+        of_attention, of_mlp = self.branches(x, rotary, positions, attention)
+        return x + of_attention + of_mlp  # in this order, as the reference rounds
+
+    def branches(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], positions: Tensor, attention: Attention
+    ) -> tuple[Tensor, Tensor]:
+        """Return what attention and MLP add to the stream."""
+
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if self.attn.tau is not None:
                 q, v = self.attn.tau(q, k, v, positions)
             return attention(self.layer, rotate(q, *rotary), rotate(k, *rotary), v)
 
         n = self.ln(x)  # [B, T, dim]
-        return x + self.attn(n, attend) + self.mlp(n)  # in this order, as the reference rounds
+        return self.attn(n, attend), self.mlp(n)
 
 
 class TextDecoder(nn.Module):

@@ -9,11 +9,12 @@
 Experts in FP8 (e4m3, a float32 scale for each output row) stay so; everything else is cast.
 
 Data are always copied: mapped weights would change, or the process die, when the file is replaced in place, and the
-kernel could drop pages of an idle model. Files are mapped in parts, so that memory never holds the weights twice.
+kernel could drop pages of an idle model. Files are mapped in parts, so that memory never holds the weights twice. Of a
+model for several ranks, each reads its share.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,9 +22,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from photonlite.device.collectives import RankGroup
 from photonlite.models.matching import check_tensors, given_twice, quantised
-from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.config import MoondreamConfig, TextConfig
 from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.moondream.parallel import SUMMED_BIASES, keep_share
+from photonlite.models.parallel import share_of
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
 IGNORED = frozenset(
@@ -89,7 +93,12 @@ class Source:
 
 
 def load_model(
-    files: Iterable[Path], config: MoondreamConfig, *, device: torch.device | str, dtype: torch.dtype
+    files: Iterable[Path],
+    config: MoondreamConfig,
+    *,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    ranks: RankGroup | None = None,
 ) -> MoondreamModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
@@ -104,14 +113,32 @@ def load_model(
     shapes = {name: tuple(value.shape) for name, value in expected.items()}
     stored = {name: sources[name].stored_shape(shape) if name in sources else shape for name, shape in shapes.items()}
     check_tensors({name: source.info for name, source in sources.items()}, stored)
+    if ranks is not None:
+        with torch.device("meta"):
+            keep_share(model, ranks)
+        expected = model.state_dict()
+        sources = {name: source for name, source in sources.items() if name in expected}
     state = {}
     mapped = read_tensors(source.info for source in sources.values())
     for (name, source), (_, tensor) in zip(sources.items(), mapped, strict=True):
         value = source.value(tensor)
+        if ranks is not None:
+            value = _share(name, value, expected[name].shape, config.text, ranks)
         kept = expected[name].dtype if source.info.dtype == _FP8 or name.endswith(".scale") else dtype
         state[name] = torch.empty(value.shape, dtype=kept, device=device).copy_(value)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(False).eval()
+
+
+def _share(name: str, value: Tensor, shape: Sequence[int], text: TextConfig, ranks: RankGroup) -> Tensor:
+    """Return a rank's part of a parameter, which has this shape there."""
+    if name.endswith(SUMMED_BIASES) and ranks.rank > 0:
+        return torch.zeros_like(value)
+    if not (name.startswith("text.") and ".attn.qkv." in name):
+        return share_of(value, shape, ranks.rank)
+    sizes = [heads * text.head_dim for heads in (text.n_heads, text.kv_heads, text.kv_heads)]
+    parts = (part.chunk(ranks.count)[ranks.rank] for part in torch.split(value, sizes))
+    return torch.cat(list(parts))
 
 
 def _as_stored(config: MoondreamConfig, sources: Mapping[str, Source]) -> MoondreamConfig:

@@ -59,6 +59,10 @@ def skills_of(config: PaliGemmaFiles) -> tuple[str, ...]:
     return SKILLS if config.masks is None else (*SKILLS, "segment")
 
 
+def rank_sizes(config: PaliGemmaFiles) -> dict[str, int]:
+    return {}
+
+
 def load(
     config: PaliGemmaFiles,
     tokenizer: Path,

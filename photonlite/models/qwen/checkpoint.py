@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ConfigError
 from photonlite.models.generation import ends_of
 from photonlite.models.qwen.config import QwenConfig
@@ -60,6 +61,16 @@ def skills_of(config: QwenFiles) -> tuple[str, ...]:
     return SKILLS
 
 
+def rank_sizes(config: QwenFiles) -> dict[str, int]:
+    text = config.model.text
+    return {
+        "num_attention_heads": text.heads,
+        "num_key_value_heads": text.kv_heads,
+        "intermediate_size": text.ff_dim,
+        "vocab_size": text.vocab_size,
+    }
+
+
 def load(
     config: QwenFiles,
     tokenizer: Path,
@@ -68,6 +79,7 @@ def load(
     device: torch.device,
     dtype: torch.dtype,
     max_context: int | None = None,
+    ranks: RankGroup | None = None,
 ) -> tuple[QwenModel, QwenPrompts]:
     text = config.model.text
     length = min(text.max_context, max_context or DEFAULT_CONTEXT)
@@ -75,4 +87,4 @@ def load(
     words = Tokenizer(tokenizer, vocab_size=text.vocab_size)
     # Prompts first: what they refuse is known before gigabytes are read.
     prompts = QwenPrompts(model, config.images, words, config.template, config.ends)
-    return load_model(weights, model, config.images, device=device, dtype=dtype), prompts
+    return load_model(weights, model, config.images, device=device, dtype=dtype, ranks=ranks), prompts

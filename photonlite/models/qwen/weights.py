@@ -6,7 +6,7 @@
 | newer libraries, Qwen3-VL | `model.visual.` | `model.language_model.` | `lm_head.` |
 
 q, k and v are stored apart and joined here, and so are gate and up. Data are always copied: mapped weights would
-change, or the process die, when the file is replaced in place.
+change, or the process die, when the file is replaced in place. Of a model for several ranks, each reads its share.
 """
 
 import itertools
@@ -17,11 +17,14 @@ from pathlib import Path
 
 import torch
 
+from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError
 from photonlite.models.matching import check_tensors, given_twice, quantised
+from photonlite.models.parallel import share_of
 from photonlite.models.qwen.config import QwenConfig, TextConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
+from photonlite.models.qwen.parallel import keep_share, share_tied_head
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
 _LAYOUTS = {
@@ -77,23 +80,30 @@ def load_model(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
+    ranks: RankGroup | None = None,
 ) -> QwenModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
     Beside the model, host memory holds at most one tensor.
     """
+    rank, count = (0, 1) if ranks is None else (ranks.rank, ranks.count)
     sources = _by_place(read_headers(files), tied=config.text.tied)
     with torch.device("meta"):
         model = QwenModel(config, images)
-    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    rows = {place: rows for name, shape in shapes.items() for place, rows in _places(name, shape[0], config.text)}
-    wanted = {place: (taken.stop - taken.start, *shapes[place.name][1:]) for place, taken in rows.items()}
+    wanted = _shapes(model, config.text)
     check_tensors(sources, wanted, convolution=Place("vision.patch_embed.weight"))
-    state = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
-    for place, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
+    if ranks is not None:
+        with torch.device("meta"):
+            keep_share(model, ranks)
+    state = {name: torch.empty(value.shape, dtype=dtype, device=device) for name, value in model.state_dict().items()}
+    rows = dict(part for name, value in state.items() for part in _places(name, len(value), config.text, count))
+    own = {place: info for place, info in sources.items() if place in rows}
+    for place, (_, mapped) in zip(own, read_tensors(own.values()), strict=True):
         target = state[place.name][rows[place]]
-        target.copy_(mapped.reshape(target.shape))
+        target.copy_(share_of(mapped.reshape(wanted[place]), target.shape, rank))
     model.load_state_dict(state, assign=True)
+    if ranks is not None:
+        share_tied_head(model, ranks)
     return model.requires_grad_(False).eval()
 
 
@@ -138,10 +148,20 @@ def _layout(infos: Iterable[TensorInfo]) -> str:
     return "newer" if newer else "released"
 
 
-def _places(name: str, rows: int, text: TextConfig) -> list[tuple[Place, slice]]:
-    """Return the stored parts of a parameter, and the rows of each."""
+def _shapes(model: QwenModel, text: TextConfig) -> dict[Place, tuple[int, ...]]:
+    """Return the shape of every stored part of a whole model."""
+    found = {}
+    for name, value in model.state_dict().items():
+        for place, rows in _places(name, len(value), text):
+            found[place] = (rows.stop - rows.start, *value.shape[1:])
+    return found
+
+
+def _places(name: str, rows: int, text: TextConfig, count: int = 1) -> list[tuple[Place, slice]]:
+    """Return the stored parts of a parameter, and the rows of each, in a model for `count` ranks."""
     if ".attn.qkv." in name:
-        sizes = {"q": text.heads * text.head_dim} | dict.fromkeys("kv", text.kv_heads * text.head_dim)
+        heads, kv_heads = text.heads // count, text.kv_heads // count
+        sizes = {"q": heads * text.head_dim} | dict.fromkeys("kv", kv_heads * text.head_dim)
     elif ".mlp.gate_up." in name:
         sizes = dict.fromkeys(("gate", "up"), rows // 2)
     else:

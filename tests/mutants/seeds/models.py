@@ -4,6 +4,27 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "a bias added by every rank",
+        "models/moondream/weights.py",
+        "    if name.endswith(SUMMED_BIASES) and ranks.rank > 0:\n        return torch.zeros_like(value)\n",
+        "",
+        "tests/models/test_parallel.py",
+    ),
+    Mutant(
+        "every rank has the first share",
+        "models/parallel.py",
+        "whole.narrow(dim, rank * size, size)",
+        "whole.narrow(dim, 0, size)",
+        "tests/models/test_parallel.py",
+    ),
+    Mutant(
+        "a tied head that is whole on every rank",
+        "models/qwen/parallel.py",
+        "text.words.chunk(ranks.count)[ranks.rank]",
+        "text.words",
+        "tests/models/test_parallel.py",
+    ),
+    Mutant(
         "the last block keeps its keys to itself",
         "models/moondream/fused/prefill.py",
         "self._last_kv(rows), prompts.positions, prompts.slots, self._rotary",

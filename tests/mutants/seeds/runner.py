@@ -2,12 +2,27 @@
 
 from tests.mutants.mutant import CORE, SIMULATION, Mutant
 
+RANKS = "tests/models/test_parallel.py tests/runner/ranks/test_model_runner.py"
 MUTANTS = [
+    Mutant(
+        "other ranks keep the tokens of earlier steps",
+        "runner/ranks/model_runner.py",
+        "        self._ranks.broadcast(self._pending)\n",
+        "",
+        RANKS,
+    ),
+    Mutant(
+        "other ranks have no images",
+        "runner/ranks/model_runner.py",
+        "        self._ranks.broadcast(self._x[places])\n",
+        "",
+        RANKS,
+    ),
     Mutant(
         "prompts as small as their number",
         "runner/torch_model_runner.py",
-        "self._spread_over(sum(row.count for row in plan.rows))",
-        "self._spread_over(len(plan.rows))",
+        "self._spread_over(sum(row.count for row in rows))",
+        "self._spread_over(len(rows))",
         "tests/runner/test_torch_model_runner.py",
     ),
     Mutant(

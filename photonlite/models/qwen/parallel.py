@@ -1,0 +1,29 @@
+"""A rank's share of a Qwen-VL model; see `models.parallel`."""
+
+from torch import nn
+
+from photonlite.device.collectives import RankGroup
+from photonlite.models.parallel import SummedLinear, fewer_outputs, keep_own_heads
+from photonlite.models.qwen.model import QwenModel
+from photonlite.models.qwen.text import DecoderBlock
+
+
+def keep_share(model: QwenModel, ranks: RankGroup) -> None:
+    """Turn a whole model without values into that of a rank, without the image encoder on all ranks but the first."""
+    text = model.text
+    for block in (block for block in text.blocks if isinstance(block, DecoderBlock)):
+        keep_own_heads(block.attn, ranks.count)
+        block.attn.proj = SummedLinear(block.attn.proj, ranks)
+        block.mlp.gate_up = fewer_outputs(block.mlp.gate_up, ranks.count)
+        block.mlp.down = SummedLinear(block.mlp.down, ranks)
+    if text.head is not None:
+        text.head = nn.Parameter(text.head[: len(text.head) // ranks.count])
+    if ranks.rank > 0:
+        del model.vision
+
+
+def share_tied_head(model: QwenModel, ranks: RankGroup) -> None:
+    """Give a loaded model whose head is the embedding a head of its own: the rank's part of that, without a copy."""
+    text = model.text
+    if text.head is None:
+        text.head = nn.Parameter(text.words.chunk(ranks.count)[ranks.rank], requires_grad=False)
