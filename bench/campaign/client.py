@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 HOST: Final = "127.0.0.1"
@@ -128,7 +129,7 @@ class Load:
         self._source = source
         self._pause_s = pause_s
         self._stopped = threading.Event()
-        self._numbers = iter(range(10**12))
+        self._numbers = count()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(clients)]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from bench.campaign.client import Answer, Ask, Load, chances, fault, query, statuses, typed_query
+from bench.campaign.client import BROKEN, Answer, Ask, Load, chances, fault, query, statuses, typed_query
 from bench.campaign.image_mutations import originals
 from bench.campaign.server import Server
 from bench.campaign.trial import Batches, Outcome, Setup, Trial
@@ -19,6 +19,7 @@ KINDS: Final = ("serving", "image", "grammar")
 _RESTARTS: Final = 3  # of a server, which delays restarts in a row: then comes a new server
 _KNOW_S: Final = 1.0
 _SPARE_S: Final = 2.0
+_DYING_S: Final = 0.1  # in which a killed process may still have accepted a connection
 _CLIENTS: Final = 6
 _FLAGS: Final = ("--image-workers", "2", "--max-tokens", "64")
 
@@ -62,6 +63,8 @@ def kill_serving(server: Server, number: int, chance: random.Random, limit_s: fl
     if know > _KNOW_S:
         wrong.append(f"a caller knew only after {know:.1f} s")
     wrong += [line for line in map(fault, load.answers) if line and not line.startswith("the connection broke")]
+    late = [one for one in load.answers if one.status == BROKEN and one.begun > killed + _DYING_S]
+    wrong += [f"{len(late)} connections made after the kill broke"] if late else []
     after = [one for one in load.answers if first and one.begun > first.ended and one.status != 200]
     wrong += [f"after it: {statuses(after)}"] if after else []
     if (ready.status, _status(ready)) != (200, "ready"):
@@ -128,7 +131,7 @@ TRIAL = Trial(
     "kill -9: 200 of the serving process, of an image worker and of a grammar worker each",
     600,
     f"callers know after more than {_KNOW_S:g} s; no answer within the longest start of the run, the documented delay "
-    f"and {_SPARE_S:g} s; `/ready` says something else; workers outlive it; the kill of a worker fails more than one "
-    "request",
+    f"and {_SPARE_S:g} s; `/ready` says something else; a later connection breaks; workers outlive it; the kill of a "
+    "worker fails more than one request",
     run,
 )

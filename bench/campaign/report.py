@@ -37,7 +37,8 @@ _HOW = """Each case is drawn from its seed and number, so a failure can be repea
 that had the seed. Everything runs as for a user: `photonlite serve` with its supervisor and worker processes, over real
 sockets; the model has random weights and is tiny, so times say nothing about answers. Where not all that was aimed at
 has been counted, the rest has not been tried. Times hold for the machine and the load of their run. The soak counts
-within one run of a server: the longest is shown. What makes a case fail:
+within one run of a server: the longest is shown. A full disk is `/dev/full` in the place of stdout and stderr, and
+ENOSPC raised by Python's `tempfile`; the wall clock is shifted in Python's `time`. What makes a case fail:
 """
 
 
