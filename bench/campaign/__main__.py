@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, trials: Sequence[Trial] = TRIAL
     state = State.load(options.state)
     chosen = [trial for trial in trials if trial.name in options.only]
     waiting = [trial for trial in chosen if _counted(state, trial) < trial.aim] or chosen
-    begun, load_before = time.monotonic(), os.getloadavg()[0]
+    begun, load = time.monotonic(), os.getloadavg()[0]
     until = begun + (60 * options.minutes if options.minutes else _EVER_S)
     run = {
         "date": time.strftime("%Y-%m-%d"),
@@ -46,15 +46,20 @@ def main(arguments: Sequence[str] | None = None, trials: Sequence[Trial] = TRIAL
         "trials": [trial.name for trial in waiting],
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "versions": _versions(),
-        "load_before": load_before,
+        "load_before": load,
+        "load_after": load,
+        "seconds": 0.0,
     }
+    state.runs.append(run)
     failed = 0
     for index, trial in enumerate(waiting):
         share = (until - time.monotonic()) / (len(waiting) - index)
         setup = Setup(options.seed, time.monotonic() + share, options.model)
         failed += _run(trial, setup, state, options.state)
-        ended = {"seconds": time.monotonic() - begun, "load_after": os.getloadavg()[0]}
-        _write(State(state.tallies, [*state.runs, run | ended]), trials, options)
+        run |= {"seconds": time.monotonic() - begun, "load_after": os.getloadavg()[0]}
+        state.save(options.state)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(page(state, trials), encoding="utf-8")
     print(f"{options.output}: {failed} failed in this run", flush=True)
     return int(failed > 0)
 
@@ -105,12 +110,6 @@ def _run(trial: Trial, setup: Setup, state: State, path: Path) -> int:
             state.save(path)
     print(f"{trial.name}: {tally.counted} of {trial.aim}, {tally.failed} failed", flush=True)
     return tally.failed - failed_before
-
-
-def _write(state: State, trials: Sequence[Trial], options: argparse.Namespace) -> None:
-    state.save(options.state)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(page(state, trials), encoding="utf-8")
 
 
 def _counted(state: State, trial: Trial) -> int:

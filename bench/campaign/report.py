@@ -1,6 +1,5 @@
 """The page of the campaign, written from its state."""
 
-import time
 from collections.abc import Iterator, Sequence
 
 from bench.bubble.report import table
@@ -17,7 +16,7 @@ def page(state: State, trials: Sequence[Trial]) -> str:
     parts = [
         "# Trust: what a server has been through\n",
         "Made by `make campaign` (`python -m bench.campaign`), which goes on where it ended; `trust.json` has all "
-        f"numbers. Last run: {time.strftime('%Y-%m-%d')}.\n",
+        "numbers.\n",
         "## Trials\n",
         table(("trial", "aim", "counted", "failed", "hours"), [_row(trial, tally) for trial, tally in counted]),
         "\n## Figures: the worst of all cases, and sums\n",

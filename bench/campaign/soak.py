@@ -26,7 +26,7 @@ _MINUTE_S: Final = 60.0
 _STOPPING_S: Final = 20.0  # left for the end of the server
 _LEAST: Final = 8  # samples that a slope needs
 # Caches that fill within the warm-up: growth after it is a leak.
-_CACHES: Final = ("grammar_cache_bytes=2000000", "kv_cache_bytes=8000000")
+_CACHES: Final = ("grammar_cache_bytes=200000", "kv_cache_bytes=8000000")
 _FLAGS: Final = (
     *("--image-workers", "2", "--max-tokens", "32", "--max-pixels", "1000000"),
     *(word for name in _CACHES for word in ("--engine", name)),
@@ -144,7 +144,7 @@ TRIAL = Trial(
     120,
     "a wrong answer; an alarm of the watchdog; behind the first quarter of a run of at least half an hour, a slope of "
     "resident memory, descriptors or threads of all processes whose interval of 95 % lies above 0 and that exceeds "
-    + ", ".join(f"{most:g} {name}" for name, most in NEGLIGIBLE.items()),
+    + ", ".join(f"{name}: {most:g}" for name, most in NEGLIGIBLE.items()),
     run,
     adds_up=False,
 )

@@ -77,7 +77,7 @@ def test_terms():
     assert outcome.counts["open at the signal, accepted"] > 0
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [1, 2])
 def test_disk(number):
     [outcome] = few(disk.run(setup(), number), 1)
     assert outcome.failure == ""
