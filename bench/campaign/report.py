@@ -59,7 +59,8 @@ def _failures(counted: Sequence[tuple[Trial, Tally]]) -> Iterator[str]:
     for trial, tally in counted:
         for failure in tally.failures[:_SHOWN_FAILURES]:
             line = failure["line"].replace("`", "'")
-            yield f"- {trial.name} {failure['number']} (seed {failure['seed']}): `{line}`"
+            note = f": {failure['note']}" if "note" in failure else ""  # by whoever has looked into it
+            yield f"- {trial.name} {failure['number']} (seed {failure['seed']}): `{line}`{note}"
         if tally.failed > _SHOWN_FAILURES:
             yield f"- {trial.name}: {tally.failed - _SHOWN_FAILURES} more; `trust.json` has the first hundred"
 
