@@ -9,7 +9,7 @@ PICTURE := assets/desk.png
 OBJECT  := banana
 RESULT  := desk-detected.png
 
-.PHONY: help demo test test-all lint clean
+.PHONY: help demo test test-all lint campaign clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make test       run the tests of every commit (PYTEST_ARGS='-k crops' picks some)"
 	@echo "make test-all   run these and all others: a million ticks, two thousand requests, browser, packaging"
 	@echo "make lint       ruff and mypy"
+	@echo "make campaign   abuse servers for hours, and count: bench/results/trust.md (CAMPAIGN_ARGS='--minutes 60')"
 	@echo "make clean      remove $(VENV) and everything that was built"
 
 demo: $(VENV)/.installed
@@ -37,6 +38,10 @@ lint: $(VENV)/.installed-dev
 	@$(VENV)/bin/ruff check .
 	@echo "==> mypy"
 	@$(VENV)/bin/mypy
+
+campaign: $(VENV)/.installed-test
+	@echo "==> running the campaign: it goes on where the last one ended"
+	@$(VENV)/bin/python -m bench.campaign $(CAMPAIGN_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis $(RESULT)

@@ -11,8 +11,8 @@ PhotonliteError
 │   └── PromptError, SettingsError (TileError), UnknownArgumentError (a TypeError), SpatialRefError
 ├── ModelError ────────────────── ModelNotFoundError, CheckpointError, ConfigError, UnsupportedSkillError,
 │                                 NumericalError
-├── EngineError ───────────────── StepError, OutOfMemoryError, GrammarWorkerError, EngineDiedError, TruncatedError,
-│                                 RequestCancelledError, DeadlineError (a TimeoutError)
+├── EngineError ───────────────── StepError, OutOfMemoryError, GrammarWorkerError, ImageWorkerError, EngineDiedError,
+│                                 TruncatedError, RequestCancelledError, DeadlineError (a TimeoutError)
 └── CapacityError, MissingDependencyError (an ImportError)
 ```
 
@@ -156,6 +156,10 @@ class OutOfMemoryError(EngineError):
 
 class GrammarWorkerError(EngineError):
     """The processes that compile grammars were killed from outside, or do not start: not the grammar's fault."""
+
+
+class ImageWorkerError(EngineError):
+    """The processes that decode images were killed from outside, or do not start: not the image's fault."""
 
 
 class EngineDiedError(EngineError):

@@ -1,6 +1,7 @@
 """`photonlite serve`: the model behind HTTP."""
 
 import argparse
+import contextlib
 import dataclasses
 import faulthandler
 import os
@@ -99,4 +100,5 @@ def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk, or a closed pipe
+        print(text, file=sys.stderr, flush=True)

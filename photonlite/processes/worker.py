@@ -50,25 +50,25 @@ class WorkerProcess:
         self.replaced = False  # whether another thread and process were started, so that its thread ends after its job
         self._setup = setup
         self._command = command
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed when the worker is ready
-        self._socket, theirs = socket.socketpair()
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                # The worker must find exactly the modules that this process finds.
-                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
-                pass_fds=files,
-                start_new_session=True,  # the terminal's Ctrl-C does not reach it, not even while it starts
-            )
-        except OSError as cause:
-            self._socket.close()
-            self._stderr.close()
+            with contextlib.ExitStack() as opened:
+                self._stderr = opened.enter_context(tempfile.TemporaryFile())  # it is closed when the worker is ready
+                self._socket, theirs = socket.socketpair()
+                opened.enter_context(self._socket)
+                with theirs:
+                    self._process = subprocess.Popen(
+                        command,
+                        stdin=theirs.fileno(),
+                        stdout=subprocess.DEVNULL,
+                        stderr=self._stderr,
+                        # The worker must find exactly the modules that this process finds.
+                        env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+                        pass_fds=files,
+                        start_new_session=True,  # the terminal's Ctrl-C does not reach it, not even while it starts
+                    )
+                opened.pop_all()
+        except OSError as cause:  # no such program, or no descriptors or disk space left
             raise self._not_started(str(cause)) from cause
-        finally:
-            theirs.close()
         self._socket.settimeout(START_S)  # for sending to a worker that does not read
 
     @property

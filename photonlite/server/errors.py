@@ -1,5 +1,6 @@
 """Errors as HTTP: a status and `{"error": {"message", "type", "code"}}`."""
 
+import errno
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -79,6 +80,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.MissingDependencyError, 501, "not_installed"),
     (errors.StepError, 500, "engine_failed"),
     (errors.GrammarWorkerError, 503, "grammar_unavailable"),
+    (errors.ImageWorkerError, 503, "images_unavailable"),
     (errors.OutOfMemoryError, 503, "out_of_memory"),
     (errors.EngineDiedError, 503, "engine_died"),
     (errors.RequestCancelledError, 503, "cancelled"),
@@ -86,6 +88,11 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.DeadlineError, 504, "deadline_exceeded"),
     (TimeoutError, 504, "deadline_exceeded"),
 )
+_WORKERS: Final[dict[type[BaseException], str]] = {
+    errors.GrammarWorkerError: "compile the grammar",
+    errors.ImageWorkerError: "decode the image",
+}
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 
 
 def to_http(error: BaseException) -> HttpError:
@@ -99,11 +106,17 @@ def to_http(error: BaseException) -> HttpError:
     error = told(error)
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
-            headers = {"Retry-After": "1"} if status == 429 or isinstance(error, errors.GrammarWorkerError) else {}
-            if isinstance(error, errors.GrammarWorkerError):  # its own message is for the log
-                error = errors.GrammarWorkerError("no process is there to compile the grammar: try again later")
+            if (work := _WORKERS.get(kind)) is not None:  # its own message is for the log
+                return _later(f"no process is there to {work}: try again later", code)
+            headers = {"Retry-After": "1"} if status == 429 else {}
             return HttpError(status, _with_flags(str(error) or code, _flags_for(error)), code=code, headers=headers)
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+        return _later("the server has no file descriptors or no disk space left: try again later", "out_of_resources")
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
+
+
+def _later(message: str, code: str) -> HttpError:
+    return HttpError(503, message, code=code, headers={"Retry-After": "1"})
 
 
 def client_left() -> HttpError:

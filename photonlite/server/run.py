@@ -48,6 +48,7 @@ from photonlite.skills.names import SeveralNamesWarning
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TELLING_S = 5  # seconds in which open requests get their errors when the engine has died
 _CLOSING_S = 1  # seconds that responses have at least to reach their clients
+_BACKLOG = 2048  # connections that the kernel keeps until they are accepted
 _STUCK_S = 5  # seconds after draining at which a process that still runs has a stuck thread
 _RELOAD: Final = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
 
@@ -127,6 +128,8 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
         host, port = (sockets or self.servers[0].sockets)[0].getsockname()[:2]
         log("listening", host=host, port=port)
         if self._watchdog is not None:

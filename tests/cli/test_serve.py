@@ -1,5 +1,6 @@
 """`photonlite serve`: what is refused before it begins, what it says, and a real run of it."""
 
+import io
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import torch
 
 from photonlite.cli import main
 from photonlite.cli.parser import parse
-from photonlite.cli.serve import greeting
+from photonlite.cli.serve import _say, greeting
 from photonlite.cli.settings import read_settings
 from photonlite.server.config import ServerConfig
 from photonlite.server.link import VARIABLE
@@ -106,6 +107,15 @@ def test_an_unusable_key_file_is_refused_without_quoting_keys(
     err = capsys.readouterr().err
     assert complaint in err
     assert "hunter2" not in err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_stderr_without_space_keeps_no_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(full, write_through=True))
+        _say("loading ...")
+        with pytest.raises(OSError, match="No space"):  # it is full
+            print("loading ...", file=sys.stderr)
 
 
 def test_a_port_in_use_is_reported_before_the_model_is_loaded(

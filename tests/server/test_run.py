@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from photonlite.api import VisionModel
@@ -371,3 +372,27 @@ def test_sighup_without_a_key_file_changes_nothing() -> None:
         process.signal(signal.SIGTERM)
 
         assert process.wait() == 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="limits of another process are set on Linux only")
+def test_without_descriptors_connections_wait_and_the_log_stays_short() -> None:
+    with ServerProcess.fake() as process, contextlib.ExitStack() as waiting:
+        port = port_of(process)
+        kept = waiting.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=GUARD)))
+        kept.request("GET", "/health")
+        kept.getresponse().read()
+        serving = psutil.Process(process.process.pid)
+        before = serving.rlimit(psutil.RLIMIT_NOFILE)
+        serving.rlimit(psutil.RLIMIT_NOFILE, (serving.num_fds(), before[1]))
+        for _ in range(100):
+            waiting.enter_context(socket.create_connection(("127.0.0.1", port), timeout=GUARD))
+        process.wait_for("out of system resource")
+        kept.request("GET", "/health")
+        kept.getresponse().read()  # the event loop has turned: it has tried once
+        serving.rlimit(psutil.RLIMIT_NOFILE, before)
+
+        assert ask(port, "GET", "/health")[0] == 200
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+    assert sum("out of system resource" in line for line in process.out) < 300

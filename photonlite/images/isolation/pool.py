@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from photonlite.config import ImageLimits
-from photonlite.errors import EngineError, ImageBusyError, ImageTooLargeError, SettingsError
+from photonlite.errors import ImageBusyError, ImageTooLargeError, ImageWorkerError, SettingsError
 from photonlite.images.isolation.process import Admit, DecodeProcess
 from photonlite.images.source import DecodedImage
 from photonlite.processes.jobs import Job, JobQueue
@@ -33,7 +33,7 @@ _Work = tuple[bytes, Admit | None]
 
 
 class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
-    """Decodes images in `workers` processes, and up to `MOST_SLOW` more; EngineError where they do not start."""
+    """Decodes images in `workers` processes, and up to `MOST_SLOW` more; `ImageWorkerError` where none starts."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
     def decode(self, data: bytes, admit: Admit | None = None) -> DecodedImage:
         """Decode an image file, and wait for it; `admit` is called on another thread.
 
-        Raises an ImageError, also where too many images wait; what `admit` raised; EngineError where workers were
-        killed from outside or do not start; ModelError once the pool is closed.
+        Raises an ImageError, also where too many images wait; what `admit` raised; ImageWorkerError where workers
+        were killed from outside or do not start; ModelError once the pool is closed.
         """
         future = self.submit(data, admit)
         try:
@@ -98,7 +98,7 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
 
     def attempt(
         self, process: DecodeProcess, work: _Work, job: Job[_Work, DecodedImage]
-    ) -> DecodedImage | EngineError | None:
+    ) -> DecodedImage | ImageWorkerError | None:
         """Decode an image, with a second attempt where its worker is killed from outside."""
         try:
             return process.decode(work[0], self.limits, work[1])
@@ -106,7 +106,7 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
             job.lost["killed"] += 1
             if job.lost["killed"] == 1:
                 return None
-            return EngineError(f"the process that decoded the image was killed twice ({lost}): ask again")
+            return ImageWorkerError(f"the process that decoded the image was killed twice ({lost}): ask again")
 
     def _replace(self, slow: DecodeProcess) -> None:
         """Start another thread beside that of a slow process, which ends with its image."""

@@ -13,7 +13,14 @@ from typing import Any, Final, TypeAlias
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageDecodeError, ImageError, ImageShapeError, ImageTimeoutError, ImageTooLargeError
+from photonlite.errors import (
+    ImageDecodeError,
+    ImageError,
+    ImageShapeError,
+    ImageTimeoutError,
+    ImageTooLargeError,
+    ImageWorkerError,
+)
 from photonlite.images.source import DecodedImage
 from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerLostError, WorkerProcess, module_command
 
@@ -37,6 +44,7 @@ class DecodeProcess(WorkerProcess):
     """
 
     purpose = "decodes images"
+    start_error = ImageWorkerError
 
     def __init__(self, on_slow: Callable[[], None] = lambda: None) -> None:
         self.slow = False  # whether it runs at a lower priority, which cannot be raised again
@@ -44,8 +52,10 @@ class DecodeProcess(WorkerProcess):
         self._allowed_s = 0.0
         self._begun = float("inf")  # CPU time of the process at the begin of the job; no start-up makes a worker slow
         self._on_slow = on_slow
-        self._files = [os.memfd_create("photonlite-image", os.MFD_CLOEXEC) for _ in range(2)]
+        self._files: list[int] = []
         try:
+            for _ in range(2):
+                self._files.append(os.memfd_create("photonlite-image", os.MFD_CLOEXEC))
             command = module_command("photonlite.images.isolation.worker", *map(str, self._files))
             super().__init__(command, files=self._files)
         except BaseException:

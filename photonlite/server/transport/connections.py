@@ -39,6 +39,7 @@ _NO_UTF8: Final = 1007
 _TRY_LATER: Final = 1013
 
 PROBES: Final = ("/health", "/ready", "/metrics")  # paths that are answered however many connections are open
+_ACCEPTED_TOGETHER: Final = 16
 _RESERVED: Final = 16
 _RESERVE_S: Final = 1.0  # seconds in which a reserved connection must send headers
 
@@ -96,6 +97,8 @@ class LimitedConfig(uvicorn.Config):
             proxy_headers=False,  # any client could claim any address
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=math.ceil(limits.header_timeout_s),
+            # asyncio tries to accept so many at a time and, without file descriptors, logs each failure once a second.
+            backlog=_ACCEPTED_TOGETHER,
         )
 
 

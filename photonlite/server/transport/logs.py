@@ -119,7 +119,8 @@ def library_messages() -> Iterator[None]:
         yield
         return
     reading, writing = os.pipe()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a full disk
+        sys.stderr.flush()
     os.dup2(writing, 2)
     os.close(writing)
     before = sys.stderr
@@ -129,7 +130,8 @@ def library_messages() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stderr.close()
+        with contextlib.suppress(OSError):
+            sys.stderr.close()
         sys.stderr = before
         os.dup2(original, 2)  # closes the pipe, unless a child process still holds it
         os.close(original)

@@ -9,7 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from photonlite.config import ImageLimits
-from photonlite.errors import EngineError, ImageBusyError, ImageError, ImageTimeoutError, ImageTooLargeError, ModelError
+from photonlite.errors import (
+    ImageBusyError,
+    ImageError,
+    ImageTimeoutError,
+    ImageTooLargeError,
+    ImageWorkerError,
+    ModelError,
+)
 from photonlite.images.isolation import pool as module
 from photonlite.images.isolation import process
 from photonlite.images.isolation.pool import DecodePool
@@ -119,7 +126,7 @@ def test_an_image_whose_worker_was_killed_by_others_is_tried_once_more() -> None
                 os.kill(killed[0], signal.SIGKILL)
 
         assert pool.decode(GOOD, kill_once).size == (30, 20)
-        with pytest.raises(EngineError, match="killed"):
+        with pytest.raises(ImageWorkerError, match="killed"):
             pool.decode(GOOD, lambda _: [os.kill(pid, signal.SIGKILL) for pid in pool.pids] and None)
 
 
@@ -164,7 +171,7 @@ def test_closing_fails_running_and_waiting_images_and_ends_every_process() -> No
         pids = pool.pids
         pool.close()
         for future in (running, waiting):
-            assert isinstance(future.exception(GUARD), ModelError | EngineError)
+            assert isinstance(future.exception(GUARD), ModelError | ImageWorkerError)
         with pytest.raises(ModelError, match="closed"):
             pool.decode(GOOD)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
@@ -182,14 +189,14 @@ def test_too_many_and_too_large_images_are_refused_before_they_wait(
 
 def test_a_worker_that_does_not_start_fails_the_pool_or_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(on_slow: Callable[[], None]) -> DecodeProcess:
-        raise EngineError("the process that decodes images does not start: no room")
+        raise ImageWorkerError("the process that decodes images does not start: no room")
 
-    with pytest.raises(EngineError, match="no room"):
+    with pytest.raises(ImageWorkerError, match="no room"):
         DecodePool(ImageLimits(), 1, start=broken)
     with opened() as pool:
         monkeypatch.setattr(pool, "_start", broken)
         os.kill(pool.pids[0], signal.SIGKILL)
-        with pytest.raises((EngineError, ImageError)):
+        with pytest.raises((ImageWorkerError, ImageError)):
             pool.decode(GOOD)
         monkeypatch.setattr(pool, "_start", DecodeProcess)
         assert pool.decode(GOOD).size == (30, 20)

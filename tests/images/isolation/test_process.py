@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import os
 import select
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,3 +202,20 @@ def test_a_worker_that_answers_a_part_and_sleeps_is_killed(monkeypatch: pytest.M
                 process.decode(b"data", ImageLimits())
             process._socket = real
         assert process.wait_exit() == -signal.SIGKILL
+
+
+def test_without_descriptors_for_both_files_none_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, made = os.memfd_create, []
+
+    def once(*arguments: Any) -> int:
+        if made:
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.append(make(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(os, "memfd_create", once)
+    with pytest.raises(OSError, match="Too many"):
+        DecodeProcess()
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made[0])

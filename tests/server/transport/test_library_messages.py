@@ -1,10 +1,13 @@
 import io
 import json
 import os
+import subprocess
 import sys
 
+import pytest
+
 from photonlite.server.transport.logs import json_lines, library_messages
-from tests.server.live import ServerProcess
+from tests.server.live import ROOT, ServerProcess
 
 
 def test_writes_to_descriptor_2_become_log_lines() -> None:
@@ -46,3 +49,14 @@ def test_a_process_without_stderr_logs_no_library_messages() -> None:
     code = "import os; os.close(2)\n" + CODE.rpartition("os.write")[0].replace("print(", "(lambda *a, **k: 0)(")
     with ServerProcess("-c", code) as process:
         assert process.wait() == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_stderr_without_space_ends_nothing() -> None:
+    said = "    try:\n        print('lost', file=sys.stderr)\n    except OSError:\n        print('no space')\n"
+    code = CODE.rpartition("os.write")[0].replace('    print("of Python", file=sys.stderr)\n', said)
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=full)
+
+    assert ended.returncode == 0
+    assert all(text in ended.stdout for text in (b"no space", b"of a child"))
