@@ -27,8 +27,8 @@ MUTANTS = [
     Mutant(
         "tenants: prompts without an image are shared",
         "cache/manager.py",
-        "text_root(sequence.cache_salt)",
-        "text_root()",
+        "parent = text_root(sequence.cache_salt)",
+        "parent = text_root()",
         SIMULATION,
     ),
     Mutant(

@@ -206,8 +206,8 @@ MUTANTS = [
     Mutant(
         "the image's block is causal",
         "runner/prefill.py",
-        "row_v[:, : row.block], None))",
-        "row_v[:, : row.block], torch.ones(row.block, row.block).bool().tril()))",
+        "row_v[:, : row.block], None, rule))",
+        "row_v[:, : row.block], torch.ones(row.block, row.block).bool().tril(), rule))",
         "tests/runner/test_prefill.py tests/runner/test_torch_model_runner.py",
     ),
     Mutant(

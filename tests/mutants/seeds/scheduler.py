@@ -70,8 +70,8 @@ MUTANTS = [
     Mutant(
         "room is made one position too late",
         "scheduler/queues.py",
-        "position >= len(one.pages) * self._page_size",
-        "position > len(one.pages) * self._page_size",
+        "start + count > len(one.pages) * self._page_size",
+        "start + count > len(one.pages) * self._page_size + 1",
         SIMULATION,
     ),
     Mutant(
@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant(
         "the length cap is not known: one token too many",
         "scheduler/queues.py",
-        "len(one.tokens) + one.inflight_refs < one.budget",
+        "one.next_index < one.budget",
         "len(one.tokens) < one.budget",
         CORE,
     ),
@@ -289,17 +289,15 @@ MUTANTS = [
     Mutant(
         "priority: decode steps leave the same sequence out for ever",
         "scheduler/realtime.py",
-        "self._steps_without_bulk = 0 if bulk_first else self._steps_without_bulk + 1",
+        "self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1",
         "self._steps_without_bulk = 0",
         f"tests/scheduler/test_priority.py {SIMULATION}",
     ),
     Mutant(
         "priority: a decode step has more rows than a batch",
         "scheduler/realtime.py",
-        """sorted((bulk + urgent)[:most], key=self.rank) if bulk_first else urgent
-        return super().plan_decode(able)""",
-        """sorted(bulk + urgent, key=self.rank) if bulk_first else urgent
-        return super().plan_decode(able)""",
+        "sorted((bulk + urgent)[:most], key=self.rank)",
+        "sorted(bulk + urgent, key=self.rank)",
         SIMULATION,
     ),
     Mutant(
@@ -326,10 +324,8 @@ MUTANTS = [
     Mutant(
         "priority: bulk rows ride along in every step of a real-time answer",
         "scheduler/realtime.py",
-        """if bulk_first else urgent
-""",
-        """if True else urgent
-""",
+        "if self._steps_without_bulk < BULK_STEP:",
+        "if False:",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
