@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from photonlite.batch import BatchItem, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
-from photonlite.scheduler.limits import LaunchModel, Limits
+from photonlite.scheduler.limits import LaunchModel, Limits, RunCost
 from photonlite.scheduler.queues import EncoderQueue, RunningSet, WaitingQueue
 from photonlite.sequence import Sequence
 
@@ -62,6 +62,7 @@ class FifoPolicy:
         self.limits = limits
         self.crops = LaunchModel(limits.max_crops)
         self.prompts = LaunchModel(limits.max_batch)
+        self.run_cost = RunCost()
         self.encoder = EncoderQueue(cache, limits)
         self.running = RunningSet(cache, limits, self.rank, self.requeue)
         self.queues = (WaitingQueue(limits.max_jobs),)
@@ -135,12 +136,18 @@ class FifoPolicy:
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.
 
-        A launch of runs takes about as long as a decode step, for which all others wait. It saves each of its rows as
+        A launch of runs takes the time of some decode steps, for which all others wait. It saves each of its rows as
         many positions of decode steps as its run has, but for the first: the step in flight computes that. So runs are
-        taken where they save at least one position for each sequence that decodes; else they come token by token.
+        taken where they save at least as many positions as those steps would compute; else they come token by token.
         """
-        saved = sum(len(run) - 1 for _, run in runs)
-        return runs if saved >= len(self.running.decoding()) else ()
+        return self.worth_a_launch(runs, len(self.running.decoding()))
+
+    def worth_a_launch(self, runs: Runs, decoding: int) -> Runs:
+        """Return runs that save more than they cost to the sequences that decode, or none."""
+        if sum(len(run) - 1 for _, run in runs) >= self.run_cost.steps * decoding:
+            return runs
+        self.run_cost.refuse()
+        return ()
 
     def plan_launch(self, queue: WaitingQueue, budget: PauseBudget, pause: PauseBudget) -> ScheduledBatch | None:
         """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""

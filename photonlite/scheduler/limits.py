@@ -17,6 +17,9 @@ which had to start again is encoded to its end."""
 _NEWEST = 0.2
 """The share of the newest measurement in a running mean: follows a change of clocks within some ten launches."""
 
+_FORGOTTEN = 0.01
+"""The share of what runs cost beyond a decode step that is forgotten each time they are refused."""
+
 _LEAST_SPREAD = 0.01
 """Sizes must differ by a tenth or so before a line is fitted to them."""
 
@@ -89,3 +92,30 @@ class LaunchModel:
     def within(self, seconds: float) -> int:
         """Return the units that fit into a time: at least one, and one while nothing was measured."""
         return max(1, int(seconds / self.per_unit)) if self.per_unit else 1
+
+
+class RunCost:
+    """What a launch of runs takes, in decode steps, at least 1: a fading mean of measurements.
+
+    While runs are refused nothing is measured, and the figure falls slowly, so that they are tried again.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 1.0
+        self._decode_s: float | None = None
+        self._run_s: float | None = None
+
+    def observe_decode(self, seconds: float) -> None:
+        self._decode_s = _faded(self._decode_s, seconds)
+
+    def observe_run(self, seconds: float) -> None:
+        self._run_s = _faded(self._run_s, seconds)
+        if self._decode_s:
+            self.steps = max(1.0, self._run_s / self._decode_s)
+
+    def refuse(self) -> None:
+        self.steps -= _FORGOTTEN * (self.steps - 1.0)
+
+
+def _faded(old: float | None, new: float) -> float:
+    return new if old is None else old + _NEWEST * (new - old)

@@ -307,7 +307,7 @@ class RealtimePolicy(FifoPolicy):
         if not urgent or len(urgent) == len(decoding):
             return super().choose_runs(runs)
         own = [(sequence, run) for sequence, run in runs if sequence.realtime]
-        return own if sum(len(run) - 1 for _, run in own) >= len(urgent) else ()
+        return self.worth_a_launch(own, len(urgent))
 
     def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
         super().note_launch(queue, batch)

@@ -123,7 +123,11 @@ class Scheduler:
 
     def commit(self, step: Step, outcomes: ListLike[Token | Exception | None]) -> None:
         """Book what a step has done, given the outcomes of its rows; an encode step has one if it failed."""
-        if step.kind in ("decode", "run"):
+        if step.kind == "decode":
+            self.policy.run_cost.observe_decode(step.device_s)
+            return
+        if step.kind == "run":
+            self.policy.run_cost.observe_run(step.device_s)
             return
         failed = [isinstance(outcome, Exception) for outcome in outcomes]
         if not any(failed):

@@ -1,6 +1,7 @@
 """What launches cost and may hold."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,43 @@ def test_the_size_of_a_launch_is_halved_at_once_and_grows_slowly() -> None:
     for _ in range(1000):
         crops.observe(1, 0.001)
     assert crops.most == 16
+
+
+def runs_of(*lengths: int) -> Any:
+    return [(None, tuple(range(length))) for length in lengths]
+
+
+def test_runs_are_taken_where_they_save_as_many_positions_as_their_launch_could_decode() -> None:
+    fifo = policy(0.035)
+    assert fifo.worth_a_launch(runs_of(3), 2)  # nothing was measured: as a decode step
+    assert not fifo.worth_a_launch(runs_of(3), 3)
+    assert fifo.worth_a_launch(runs_of(3, 2), 3)
+
+    fifo.run_cost.observe_decode(0.001)
+    fifo.run_cost.observe_run(0.003)
+
+    assert not fifo.worth_a_launch(runs_of(3), 1)
+    assert fifo.worth_a_launch(runs_of(4), 1)
+    assert not fifo.worth_a_launch(runs_of(4), 2)
+    assert fifo.worth_a_launch(runs_of(4, 4), 2)
+
+
+def test_a_launch_of_runs_never_counts_as_less_than_a_decode_step() -> None:
+    fifo = policy(0.035)
+    fifo.run_cost.observe_run(0.001)
+    fifo.run_cost.observe_decode(0.002)
+    fifo.run_cost.observe_run(0.001)
+
+    assert not fifo.worth_a_launch(runs_of(2), 2)
+
+
+def test_runs_that_were_slow_once_are_tried_again() -> None:
+    fifo = policy(0.035)
+    fifo.run_cost.observe_decode(0.001)
+    fifo.run_cost.observe_run(1.0)  # it was compiled, say
+
+    refused = 0
+    while not fifo.worth_a_launch(runs_of(16), 1):
+        refused += 1
+        assert refused < 1000
+    assert refused > 100  # a slow card is not asked again at once

@@ -382,8 +382,22 @@ MUTANTS = [
     Mutant(
         "runs: they are taken whatever they cost",
         "scheduler/fifo.py",
-        "        return runs if saved >= len(self.running.decoding()) else ()\n",
-        "        return runs\n",
+        "        if sum(len(run) - 1 for _, run in runs) >= self.run_cost.steps * decoding:\n",
+        "        if runs:\n",
         RUNS,
+    ),
+    Mutant(
+        "runs: they are taken as if they cost a decode step",
+        "scheduler/fifo.py",
+        "self.run_cost.steps * decoding",
+        "decoding",
+        "tests/scheduler/test_policy.py",
+    ),
+    Mutant(
+        "runs: once they were slow, they are never tried again",
+        "scheduler/fifo.py",
+        "        self.run_cost.refuse()\n",
+        "",
+        "tests/scheduler/test_policy.py",
     ),
 ]
