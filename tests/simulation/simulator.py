@@ -493,6 +493,9 @@ class Simulation:
             raise Violation("the engine died of fewer failures than it can bear") from death
         self.dead = True
         self.seen["died"] += 1
+        notes, self._inbox = self._inbox, []  # what ended in this tick has submitted follow-ups
+        for note in notes:
+            note()
         self.core.end_all_after_fault(death)
 
     def _say(self, line: str) -> None:

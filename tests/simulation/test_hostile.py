@@ -26,7 +26,7 @@ TOUCHED = {
     "permits": {"runner/sampling_params.py _heads"},
     "finish_reason": {"sequence.py accept"},
     "accept": {"sequence.py accept"},
-    "on_token": {"sequence.py accept"},
+    "on_token": {"sequence.py hand_out"},
     "on_finish": {"engine/core.py _close"},
 }
 """For each member the functions that touch it. A new one is a new place where one request could harm all: confine what
