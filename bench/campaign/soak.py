@@ -34,7 +34,7 @@ _FLAGS: Final = (
 
 
 class Sample(NamedTuple):
-    """Of all processes of a server, at a time in hours."""
+    """What all processes of a server hold together; the time is in hours."""
 
     hours: float
     memory: float  # resident, MB

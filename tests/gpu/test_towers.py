@@ -53,6 +53,7 @@ def test_the_tokenizer_has_the_special_tokens_of_the_configuration(name, size):
     assert tokenizer.special["<|vision_start|>"] == config.vision_start_id
     assert tokenizer.special["<|vision_end|>"] == config.vision_end_id
     assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>"} <= tokenizer.special.keys()
+    assert len(set(tokenizer.special.values())) == len(tokenizer.special) >= 6
     assert tokenizer.decode(tokenizer.encode("12, mug")) == "12, mug"
 
 

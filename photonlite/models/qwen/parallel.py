@@ -23,7 +23,7 @@ def keep_share(model: QwenModel, ranks: RankGroup) -> None:
 
 
 def share_tied_head(model: QwenModel, ranks: RankGroup) -> None:
-    """Give a loaded model whose head is the embedding a head of its own: the rank's part of that, without a copy."""
+    """Replace a head tied to the embedding by one over the rank's part of the vocabulary, without a copy."""
     text = model.text
     if text.head is None:
         text.head = nn.Parameter(text.words.chunk(ranks.count)[ranks.rank], requires_grad=False)
