@@ -77,7 +77,7 @@ def _parse(arguments: Sequence[str] | None, trials: Sequence[Trial]) -> argparse
     parser.add_argument("--model", type=Path, default=TINY, help="checkpoint that is served (else: a tiny random one)")
     options = parser.parse_args(arguments)
     if options.minutes is not None and options.minutes <= 0:
-        parser.error("--minutes is above 0")
+        parser.error("--minutes must be above 0")
     return options
 
 
