@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional
 
 from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
@@ -387,3 +388,25 @@ def test_integers_of_an_outline_may_be_a_little_off():
     other = logits.clone()
     other[:, -1] = 30.0  # another id, no integer, is likelier
     assert float(_soft_integer(other, torch.full((3,), 300.0))[0]) > near + 10
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_card_questions_attend_as_their_mask_says():
+    lengths = [166, 88, 36, 112]
+    card = PackedAttention(677, lengths, torch.device("cuda"))
+    q, k, v, out = (torch.randn(2, 677 + sum(lengths), 4, 64, device="cuda") for _ in range(4))
+    compiled = torch.compile(lambda *qkv: card(0, *qkv), dynamic=False)
+
+    def gradients(attention):
+        leaves = [x.clone().requires_grad_(True) for x in (q, k, v)]
+        made = attention(*leaves)
+        (made * out).sum().backward()
+        return [made.detach(), *(leaf.grad for leaf in leaves)]
+
+    def masked(q, k, v):
+        seen = torch.cat((torch.arange(card.mask.shape[1], device="cuda").expand(677, -1) < 677, card.mask))
+        return functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), seen).transpose(1, 2)
+
+    for found, expected in zip(gradients(compiled), gradients(masked), strict=True):
+        torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
