@@ -36,7 +36,7 @@ LENGTHS = {
 
 # Relations between two things are the hardest to learn: all slots of words but one ask for them.
 QUERIES: dict[str, Mix] = {
-    "number": {COUNT: 2.0, TOTAL: 1.0, RELATION: 1.0, PLACE: 0.75, COMPARISON: 0.25},
+    "number": {COUNT: 3.0, TOTAL: 1.0, RELATION: 0.6, PLACE: 0.3, COMPARISON: 0.1},
     "existence": {EXISTENCE: 1.0},
     "spatial": {RELATION: 4.0, PLACE: 3.0, COMPARISON: 1.5, COLOUR: 1.5},
     "marked": {REFERENCE: 6.0, COUNT: 0.5, EXISTENCE: 0.5, RELATION: 1.5, PLACE: 1.0, COMPARISON: 0.5},
