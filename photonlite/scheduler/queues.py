@@ -20,6 +20,7 @@ from sortedcontainers import SortedKeyList
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
+from photonlite.scheduler.router import Router
 from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
@@ -237,6 +238,7 @@ class RunningSet:
         self.free_rows = list(range(limits.pending_rows - 1, -1, -1))  # of the pending table
         self.victims: list[Sequence] = []  # pre-empted since a sequence was last released
         self.max_batch = limits.max_batch
+        self.router = Router(cache, limits)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._cache = cache
@@ -264,6 +266,7 @@ class RunningSet:
 
     def start(self, sequence: Sequence) -> None:
         """Let a sequence run that has left its queue and has its pages."""
+        self.router.note_start(sequence, self.sequences)
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
         sequence.num_computed_tokens = sequence.num_tokens
@@ -272,6 +275,7 @@ class RunningSet:
     def finish(self, sequence: Sequence) -> None:
         """Make a zombie of a finalized sequence: it keeps row and pages until no step carries it."""
         self.sequences.remove(sequence)
+        self.router.note_change()
         self.zombies.add(sequence)
         self.release_if_unused(sequence)
 
@@ -291,6 +295,7 @@ class RunningSet:
     def put_back(self, sequence: Sequence) -> None:
         """Return a sequence to its queue as if it had not run; its tokens stay, and are recomputed."""
         self.sequences.remove(sequence)
+        self.router.note_change()
         self._release(sequence)
         sequence.num_computed_tokens = 0
         self.requeue(sequence)
@@ -343,6 +348,7 @@ class RunningSet:
             victim = self.sequences[-1]
             victim.preempting = True
             self.victims.append(victim)
+            self.router.note_victim()
             self.release_if_unused(victim)
             if victim is sequence or victim.preempting:
                 return False
