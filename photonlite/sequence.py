@@ -259,12 +259,13 @@ class Sequence:
     @property
     def is_behind(self) -> bool:
         """Whether it was given a run: several known tokens have no keys and values."""
-        return self.num_tokens - self.num_computed_tokens > 1
+        return self.prompt_length + len(self.tokens) - self.num_computed_tokens > 1
 
     @property
     def next_index(self) -> int:
         """Which of its tokens the next launch samples: behind those known and those that launched steps sample."""
-        return max(self.num_computed_tokens + 1, self.num_tokens) - self.prompt_length
+        sampled, known = self.num_computed_tokens + 1 - self.prompt_length, len(self.tokens)
+        return sampled if sampled > known else known
 
     @property
     def samples(self) -> bool:

@@ -42,6 +42,7 @@ class Lengths:
     output: tuple[float, float]
     positions: int  # of the KV cache in this bench
     max_batch: int
+    capacity: float  # answers a second, about as many as the best router gives
 
     def draw(self, random: Random) -> tuple[int, int]:
         tokens = min(_draw(random, self.output), MAX_TOKENS)
@@ -53,9 +54,9 @@ class Lengths:
 
 
 LENGTHS = (
-    Lengths("Splitwise", (1155, 1109), (211, 163), positions=24_576, max_batch=64),
-    Lengths("LMSYS-Chat", (102, 169), (222, 210), positions=16_384, max_batch=128),
-    Lengths("ShareGPT", (246, 547), (322, 244), positions=24_576, max_batch=128),
+    Lengths("Splitwise", (1155, 1109), (211, 163), positions=65_536, max_batch=128, capacity=47),
+    Lengths("LMSYS-Chat", (102, 169), (222, 210), positions=98_304, max_batch=512, capacity=215),
+    Lengths("ShareGPT", (246, 547), (322, 244), positions=98_304, max_batch=384, capacity=99),
 )
 
 
@@ -103,6 +104,11 @@ class Seen:
     timeline: list[tuple[float, float, float, int]] = field(default_factory=list)  # time, budget, used, running
     victims: int = 0
     seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens of answers in a second."""
+        return self.tokens / self.seconds
 
 
 class Memory:
@@ -157,12 +163,12 @@ class Memory:
         prompt, tokens = self._lengths.draw(self._random)
         words = (Token(number % 40_000),) + (WORD,) * (prompt - 1)
         request = Request(self._lengths.name, words, Words(tokens), MAX_TOKENS, SamplingSettings())
-        sequence = EngineSequence(number, request, _Answer(self, asked), 1)
+        sequence = EngineSequence(number, request, Answer(self, asked), 1)
         self.core.scheduler.prepare(sequence)
         self.core.submit(sequence)
 
 
-class _Answer:
+class Answer:
     """A request's sink."""
 
     def __init__(self, memory: Memory, asked: float) -> None:

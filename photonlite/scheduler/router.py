@@ -100,6 +100,7 @@ class Router:
         # Of the running sequences: positions held and tokens to come; None where they must be estimated anew.
         self._running: tuple[list[float], list[float]] | None = None
         self._plans = 0  # since then
+        self._asked: Sequence | None = None  # whom `predicted_peak` is for
 
     def admits(self, sequence: Sequence, running: ListLike[Sequence], zombies: Collection[Sequence]) -> bool:
         """Whether a sequence may start; alone it always may, and a real-time one wherever its pages are there."""
@@ -127,6 +128,7 @@ class Router:
 
     def note_start(self, sequence: Sequence, running: Iterable[Sequence]) -> None:
         """Note that an admitted sequence runs, and has its pages."""
+        self._asked = None
         if self._running is not None:
             for values, value in zip(self._running, self._outlook(sequence), strict=True):
                 values.append(value)
@@ -183,6 +185,9 @@ class Router:
 
     def _need(self, sequence: Sequence, running: Iterable[Sequence], zombies: Iterable[Sequence]) -> float:
         self._plans += 1
+        if sequence is self._asked and self._running is not None and self._plans < _REFRESH:
+            return self.predicted_peak  # which time does not change, where all goes as expected
+        self._asked = sequence
         if self._running is None or self._plans >= _REFRESH:
             outlooks = [self._outlook(one) for one in running]
             self._running, self._plans = ([held for held, _ in outlooks], [left for _, left in outlooks]), 0

@@ -87,7 +87,13 @@ def given(setting: Any) -> str:
         return next(one for one in setting.choices if one != setting.default)
     if setting.many:
         return "7" if setting.kind is int else "https://seven.example" if "origin" in setting.name else "seven.example"
-    return {"host": "127.0.0.7", "gpu_memory_fraction": "0.7", "router_budget": "0.7", "depth": "1", "page_size": "8"}.get(setting.name, "7")
+    return {
+        "host": "127.0.0.7",
+        "gpu_memory_fraction": "0.7",
+        "router_budget": "0.7",
+        "depth": "1",
+        "page_size": "8",
+    }.get(setting.name, "7")
 
 
 @pytest.mark.parametrize("cls", [ServerConfig, ImageLimits])
