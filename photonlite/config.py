@@ -14,6 +14,10 @@ KvDtype = Literal["auto", "fp8"]
 """In which numbers keys and values are kept: those of the weights, or e4m3 of one byte."""
 
 
+RouterRule = Literal["adaptive", "static", "greedy", "reserve"]
+"""How many requests run at a time; see `scheduler.router`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
     """How large an image may be.
@@ -80,6 +84,12 @@ class EngineConfig:
         forced_runs: Whether tokens that a grammar leaves no choice about, such as names and punctuation of JSON, are
             appended at once and computed together, where that saves more than it costs others; else one by one, as a
             baseline to measure against. Answers are the same.
+        router: How many requests run at a time. "adaptive" admits one where the most positions that it and the running
+            ones will hold together at any moment, by the lengths of earlier answers, stay within a budget, which grows
+            while it holds requests back and shrinks when one had to give its pages back. "static" keeps to
+            `router_budget`. "greedy" admits whatever fits at the moment. "reserve" admits what fits if every answer
+            gets as long as its limits allow: none ever gives pages back.
+        router_budget: The budget at start, as a share of the positions that the KV cache holds; from 0 to 1.5.
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
             a baseline to measure against, and the way round a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
@@ -122,6 +132,8 @@ class EngineConfig:
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
     forced_runs: bool = True
+    router: RouterRule = "adaptive"
+    router_budget: float = setting(1.0, above=0, most=1.5)
     fused: bool = True
     fp8_linears: bool = False
     cpu_threads: int | None = setting(None, least=1)
@@ -173,6 +185,8 @@ class EngineSettings(TypedDict, total=False):
     graph_sizes: tuple[int, ...]
     pad_to_graph: bool
     forced_runs: bool
+    router: RouterRule
+    router_budget: float
     fused: bool
     fp8_linears: bool
     cpu_threads: int | None

@@ -204,6 +204,8 @@ class Sequence:
     links: tuple[PrefixLink, ...] | None = None  # the prefix blocks its prompt consists of; see `CacheManager.name`
     row: int | None = None  # of the pending table, from admission to release
     pages: list[int] = field(default_factory=list)
+    shared_pages: int = 0  # of these, the first so many were in the prefix cache at its admission
+    reserved: int = 0  # pages that it may come to need, where the router keeps count of them
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
     num_committed_tokens: int = 0  # the same of committed steps
     tokens: list[Token] = field(default_factory=list)  # committed
@@ -222,6 +224,7 @@ class Sequence:
     images: tuple[ImageSpan, ...] = field(init=False)
     prompt: tuple[Token, ...] = field(init=False)
     budget: int = field(init=False)
+    skill: str = field(init=False)
     realtime: bool = field(init=False)
     temperature: float = field(init=False)
     top_p: float = field(init=False)
@@ -238,7 +241,7 @@ class Sequence:
         self.images = (*leading, *self.inside)
         self.prompt = tuple(request.prompt)
         self.budget = int(request.budget)
-        self.realtime = bool(request.realtime)
+        self.skill, self.realtime = str(request.skill), bool(request.realtime)
         settings = request.settings
         self.temperature, self.top_p = float(settings.temperature), float(settings.top_p)
         self.top_k, self.repetition_penalty = int(settings.top_k or 0), float(settings.repetition_penalty)
@@ -256,12 +259,13 @@ class Sequence:
     @property
     def is_behind(self) -> bool:
         """Whether it was given a run: several known tokens have no keys and values."""
-        return self.num_tokens - self.num_computed_tokens > 1
+        return self.prompt_length + len(self.tokens) - self.num_computed_tokens > 1
 
     @property
     def next_index(self) -> int:
         """Which of its tokens the next launch samples: behind those known and those that launched steps sample."""
-        return max(self.num_computed_tokens + 1, self.num_tokens) - self.prompt_length
+        sampled, known = self.num_computed_tokens + 1 - self.prompt_length, len(self.tokens)
+        return sampled if sampled > known else known
 
     @property
     def samples(self) -> bool:

@@ -96,10 +96,16 @@ class CacheManager:
         new = list(takewhile(lambda link: self.prefix.lookup(link.key) is None, links[len(chain) :]))
         tails = min(spare, sum(link.has_tail for link in new))
         taken = self._allocate(fresh + tails)
-        sequence.pages = shared + taken[:fresh]
+        sequence.pages, sequence.shared_pages = shared + taken[:fresh], len(shared)
         copies = () if source is None else (PageCopy(source, sequence.pages[start // size]),)
         saves = self._register(sequence, new, chain, taken[fresh:]) if links else []
         return start, copies, tuple(saves)
+
+    def cached_pages(self, sequence: Sequence) -> int:
+        """Return how many pages the cache has ready for a sequence that may be admitted."""
+        keys = (link.key for link in sequence.links or ())
+        chain = self.prefix.ready_chain(keys, sequence.num_tokens - sequence.samples)
+        return sum(len(block.pages) for block in chain)
 
     def confirm(self, sequence: Sequence) -> None:
         """Make the blocks that a sequence has built ready for others: its step has committed."""
@@ -135,7 +141,7 @@ class CacheManager:
             self._keep_answer(sequence, chain)
         self.prefix.leave(chain)
         self.pages.release(sequence.pages)
-        sequence.pages = []
+        sequence.pages, sequence.shared_pages = [], 0
 
     def _check_new(self, sequence: Sequence) -> tuple[PrefixLink, ...]:
         if sequence.pages or sequence.number in self._chains:

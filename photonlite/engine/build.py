@@ -117,6 +117,8 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
         max_positions=model.shape.max_context,
         vocab_size=model.shape.vocab_size,
         forced_runs=config.forced_runs,
+        router=config.router,
+        router_budget=config.router_budget,
     )
     execute = StepExecutor if team is None else partial(TeamExecutor, team)
     runner = execute(device, model_runner, config.depth, tracer)

@@ -106,8 +106,11 @@ class EngineCore:
         return batch is not None or oldest is not None or self._ended > ended
 
     def _plan(self) -> ScheduledBatch | None:
-        with self.tracer.host("plan"):
+        notes: dict[str, float] = {}
+        with self.tracer.host("plan", pages=notes):
             decision = self.scheduler.plan(self._clock())
+            if self.tracer.enabled:
+                notes |= self.scheduler.running.router.figures()
             self.wake_at = decision.wake_at
             for job in decision.dropped:
                 self.runner.forget(job)

@@ -105,6 +105,8 @@ class Engine:
         metrics, scheduler, pages = self._core.metrics, self._core.scheduler, self._core.scheduler.cache.pages
         metrics.pages_free, metrics.pages_total, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
         metrics.pages_cached = scheduler.cache.prefix.idle_pages
+        for name, count in scheduler.running.router.figures().items():
+            setattr(metrics, f"pages_{name}", count)
         metrics.running, metrics.waiting = len(scheduler.running), scheduler.num_waiting
         metrics.in_flight = len(self._core.pipeline.in_flight)
         metrics.open_realtime = self._core.open_realtime

@@ -140,6 +140,11 @@ class EngineMetrics:
     pages_free: int = _gauge()  # of the KV cache, without content
     pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
     pages_total: int = _gauge()
+    pages_budget: int = _gauge()  # that the running sequences may need together; 0 where the router has no budget
+    pages_predicted: int = _gauge()  # the most that the running ones were to need, when one was last asked for
+    # The last prediction whose sequences have all ended, and what they did need.
+    pages_forecast: int = _gauge()
+    pages_peak: int = _gauge()
     page_bytes: int = _gauge()  # of all layers; with several ranks on each of them
     tensor_parallel: int = _gauge(1)  # ranks that run the model
     running: int = _gauge()  # sequences admitted

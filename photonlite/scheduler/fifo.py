@@ -224,7 +224,9 @@ class FifoPolicy:
                 break
             if (rows or not budget.fresh) and positions + self.positions(sequence) > most:
                 break
-            admission = self.cache.admit(sequence)
+            running = self.running
+            allowed = running.router.admits(sequence, running.sequences, running.zombies)
+            admission = self.cache.admit(sequence) if allowed else None
             if admission is None:
                 queue.lacks_pages = True
                 break

@@ -4,6 +4,8 @@ import math
 import sys
 from dataclasses import dataclass
 
+from photonlite.config import RouterRule
+
 MAX_JOBS = 8
 """Images whose features are on the device at a time."""
 
@@ -37,6 +39,8 @@ class Limits:
     max_positions: int = sys.maxsize  # of the longest sequence: what a page table has room for
     vocab_size: int = 2**31
     forced_runs: bool = True  # tokens that must follow are appended at once
+    router: RouterRule = "greedy"  # decides how many sequences run at a time
+    router_budget: float = 1.0  # positions that these may need, as a share of the cache; see `scheduler.router`
 
 
 class LaunchModel:

@@ -12,6 +12,7 @@ WaitingQueue ──── image cached or encoded, pages there ────> Run
 import sys
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as ListLike
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from sortedcontainers import SortedKeyList
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
+from photonlite.scheduler.router import Router
 from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
@@ -237,6 +239,7 @@ class RunningSet:
         self.free_rows = list(range(limits.pending_rows - 1, -1, -1))  # of the pending table
         self.victims: list[Sequence] = []  # pre-empted since a sequence was last released
         self.max_batch = limits.max_batch
+        self.router = Router(cache, limits)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._cache = cache
@@ -260,10 +263,16 @@ class RunningSet:
 
     def decoding(self) -> list[Sequence]:
         """Return the sequences that may produce another token after those of launched steps."""
-        return [one for one in self.sequences if one.next_index < one.budget]
+        # `next_index` of each, written out: a plan walks hundreds.
+        return [
+            one
+            for one in self.sequences
+            if one.num_computed_tokens + 1 - one.prompt_length < one.budget and len(one.tokens) < one.budget
+        ]
 
     def start(self, sequence: Sequence) -> None:
         """Let a sequence run that has left its queue and has its pages."""
+        self.router.note_start(sequence, self.sequences)
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
         sequence.num_computed_tokens = sequence.num_tokens
@@ -272,6 +281,7 @@ class RunningSet:
     def finish(self, sequence: Sequence) -> None:
         """Make a zombie of a finalized sequence: it keeps row and pages until no step carries it."""
         self.sequences.remove(sequence)
+        self.router.note_change()
         self.zombies.add(sequence)
         self.release_if_unused(sequence)
 
@@ -291,20 +301,19 @@ class RunningSet:
     def put_back(self, sequence: Sequence) -> None:
         """Return a sequence to its queue as if it had not run; its tokens stay, and are recomputed."""
         self.sequences.remove(sequence)
+        self.router.note_change()
         self._release(sequence)
         sequence.num_computed_tokens = 0
         self.requeue(sequence)
 
-    def plan_decode(self, sequences: Iterable[Sequence], most_runs: int) -> ScheduledBatch | None:
+    def plan_decode(self, sequences: ListLike[Sequence], most_runs: int) -> ScheduledBatch | None:
         """Plan the next token of each sequence, given in the order of ranks, as far as there are pages.
 
         Sequences that were given runs go in a launch of their own, at most `most_runs` at a time; such launches and
         decode steps take turns where both have something to do.
         """
-        behind: list[Sequence] = []
-        steady: list[Sequence] = []
-        for one in sequences:
-            (behind if one.is_behind else steady).append(one)
+        steady = [one for one in sequences if one.prompt_length + len(one.tokens) <= one.num_computed_tokens + 1]
+        behind = [one for one in sequences if one.is_behind] if len(steady) < len(sequences) else []
         if not behind:
             batch = self._plan_rows("decode", steady)
         elif self.ran_last and steady:
@@ -319,17 +328,18 @@ class RunningSet:
     ) -> ScheduledBatch | None:
         """Plan one position of each sequence or, in a launch of runs, all that are known."""
         rows: list[BatchItem] = []
-        positions = 0
+        positions, size, count, runs = 0, self._page_size, 1, kind == "run"
         for one in sequences:
             start = one.num_computed_tokens
-            count = one.num_tokens - start if kind == "run" else 1
-            if rows and kind == "run" and (len(rows) >= most or positions + count > self._max_positions):
-                break
-            full = start + count > len(one.pages) * self._page_size
-            if one.preempting or (full and not self._make_room(one, start + count)):
+            if runs:
+                count = one.num_tokens - start
+                if rows and (len(rows) >= most or positions + count > self._max_positions):
+                    break
+            end = start + count
+            if one.preempting or (end > len(one.pages) * size and not self._make_room(one, end)):
                 continue  # it has given its pages to another one, or waits for some to come free
             rows.append(BatchItem(one, start, count, one.next_index))
-            one.num_computed_tokens = start + count
+            one.num_computed_tokens = end
             positions += count
         return ScheduledBatch(kind, tuple(rows)) if rows else None
 
@@ -343,6 +353,7 @@ class RunningSet:
             victim = self.sequences[-1]
             victim.preempting = True
             self.victims.append(victim)
+            self.router.note_victim()
             self.release_if_unused(victim)
             if victim is sequence or victim.preempting:
                 return False

@@ -223,6 +223,7 @@ class Scheduler:
     def _note_end(self, sequence: Sequence, now: float) -> None:
         if sequence.deadline is not None:
             self._deadlines.discard(sequence)
+        self.running.router.note_end(sequence)
         self.policy.note_end(sequence, now)
 
     @property

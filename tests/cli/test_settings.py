@@ -60,6 +60,13 @@ def test_flags_override_the_environment_which_overrides_the_file(file: str) -> N
     assert (over.engine.max_batch, over.engine.max_crops) == (31, 23)
 
 
+def test_the_router_has_a_flag_of_its_own() -> None:
+    assert settings("--router", "greedy").engine.router == "greedy"
+    assert settings("--router", "static", "--engine", "router_budget=1.2").engine.router_budget == 1.2
+    with pytest.raises(SettingsError, match="--router is 'eager'"):
+        settings("--router", "eager")
+
+
 def test_ranks_have_a_flag_of_their_own() -> None:
     assert settings("--tensor-parallel", "2").engine.tensor_parallel == 2
     assert settings(TENSOR_PARALLEL="4").engine.tensor_parallel == 4
@@ -80,7 +87,13 @@ def given(setting: Any) -> str:
         return next(one for one in setting.choices if one != setting.default)
     if setting.many:
         return "7" if setting.kind is int else "https://seven.example" if "origin" in setting.name else "seven.example"
-    return {"host": "127.0.0.7", "gpu_memory_fraction": "0.7", "depth": "1", "page_size": "8"}.get(setting.name, "7")
+    return {
+        "host": "127.0.0.7",
+        "gpu_memory_fraction": "0.7",
+        "router_budget": "0.7",
+        "depth": "1",
+        "page_size": "8",
+    }.get(setting.name, "7")
 
 
 @pytest.mark.parametrize("cls", [ServerConfig, ImageLimits])

@@ -10,6 +10,7 @@ import numpy as np
 from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
+from photonlite.config import RouterRule
 from photonlite.engine.core import EngineCore
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
@@ -154,6 +155,7 @@ class Bench:
         max_pause_s: float = 0.0,
         max_positions: int = sys.maxsize,
         pending_rows: int | None = None,
+        router: RouterRule = "greedy",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -165,6 +167,7 @@ class Bench:
             max_crops=8,
             max_pause_s=max_pause_s,
             max_positions=max_positions,
+            router=router,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

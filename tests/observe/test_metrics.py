@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram, format_seconds
 
 GAUGES = (
-    *("pages_free", "pages_cached", "pages_total", "page_bytes", "running", "waiting", "in_flight"),
+    *("pages_free", "pages_cached", "pages_total", "pages_budget", "pages_predicted", "pages_forecast", "pages_peak"),
+    *("page_bytes", "running", "waiting", "in_flight"),
     *("open_realtime", "open_bulk", "oldest_realtime_s", "oldest_bulk_s", "preparing", "prepared_bytes"),
 )
 HISTOGRAMS = {

@@ -16,7 +16,7 @@ from tests.simulation.body import Violation
 if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
 
-_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64}
+_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64, "_lengths": 8}
 """Tables that may keep entries of ended requests, and how many at most."""
 
 _THOROUGH = 8
@@ -71,6 +71,7 @@ def check(simulation: "Simulation") -> None:
             raise Violation(f"sequence {sequence.number} has handed out tokens, and nothing has run for it")
         if sequence.num_computed_tokens or sequence.preempting:
             raise Violation(f"sequence {sequence.number} waits with {sequence.num_computed_tokens} positions filled")
+    _check_budget(simulation)
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -79,6 +80,17 @@ def check(simulation: "Simulation") -> None:
     if simulation.ticks % _THOROUGH == 0:
         check_pages(simulation)
         _check_candidates(simulation)
+
+
+def _check_budget(simulation: "Simulation") -> None:
+    router, pages = simulation.scheduler.running.router, simulation.pages
+    most, longest = 1.5 * pages.usable * pages.page_size, simulation.scheduler.limits.max_positions
+    if not min(longest, pages.usable * pages.page_size) <= router.budget <= most:
+        raise Violation(f"the router's budget is {router.budget}, with requests of up to {longest} and at most {most}")
+    simulation.seen["budgets above the allocation"] += router.budget > most / 1.5
+    simulation.seen["budgets below the allocation"] += router.budget < most / 1.5
+    if simulation.scenario.router == "reserve" and simulation.scheduler.running.victims:
+        raise Violation(f"{[one.number for one in simulation.scheduler.running.victims]} give way, but all had pages")
 
 
 def _check_candidates(simulation: "Simulation") -> None:

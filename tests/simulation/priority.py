@@ -114,6 +114,8 @@ class Priority:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting):
             return  # a pre-empted sequence waits until another one finishes
+        if scheduler.running.router.refused:
+            return
         if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.running.free_rows:
             return
         free = simulation.pages.free + simulation.cache.prefix.idle_pages

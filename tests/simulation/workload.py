@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
+from photonlite.config import RouterRule
 from photonlite.grammar.automata.tables import words
 from photonlite.request import Token
 from photonlite.runner.slots import SlotShape
@@ -53,6 +54,8 @@ class Scenario:
         launch_budget_s: Of the virtual clock, for encode and prefill launches between two decode steps.
         max_pause_s: The same where many wait.
         forced_runs: Whether tokens that must follow are appended at once.
+        router: Decides how many sequences run.
+        router_budget: Share of the pages that these may need.
         cancels: Chance of a cancel at each of some ten moments of a tick.
         pushes: Chance that the device runs an operation at such a moment, on top of what its temper makes it run.
         failures: For each kind of call, numbers of calls that fail.
@@ -77,6 +80,8 @@ class Scenario:
     launch_budget_s: float
     max_pause_s: float
     forced_runs: bool
+    router: RouterRule
+    router_budget: float
     cancels: float
     pushes: float
     failures: dict[str, frozenset[int]]
@@ -95,8 +100,11 @@ class Scenario:
             self.max_image_bytes,
             launch_budget_s=self.launch_budget_s,
             max_pause_s=self.max_pause_s,
+            max_positions=self.max_pages * self.page_size,
             vocab_size=VOCAB_SIZE,
             forced_runs=self.forced_runs,
+            router=self.router,
+            router_budget=self.router_budget,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -269,6 +277,8 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         launch_budget_s=random.choice((0.0003, 0.002, 0.02)),
         max_pause_s=random.choice((0.0, 0.01, 0.1)),
         forced_runs=random.random() < 0.9,
+        router=random.choice(("adaptive", "adaptive", "static", "greedy", "greedy", "reserve")),
+        router_budget=random.choice((0.5, 1.0, 1.5)),
         cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
         pushes=random.choice((0.0, 0.0, 0.3)),
         failures=failures,

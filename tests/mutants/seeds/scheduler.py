@@ -70,8 +70,8 @@ MUTANTS = [
     Mutant(
         "room is made one position too late",
         "scheduler/queues.py",
-        "start + count > len(one.pages) * self._page_size",
-        "start + count > len(one.pages) * self._page_size + 1",
+        "end > len(one.pages) * size",
+        "end > len(one.pages) * size + 1",
         SIMULATION,
     ),
     Mutant(
@@ -98,8 +98,8 @@ MUTANTS = [
     Mutant(
         "the length cap is not known: one token too many",
         "scheduler/queues.py",
-        "one.next_index < one.budget",
-        "len(one.tokens) < one.budget",
+        "one.num_computed_tokens + 1 - one.prompt_length < one.budget and len",
+        "len",
         CORE,
     ),
     Mutant(
