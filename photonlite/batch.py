@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import ImageInput, PatchImage, Sequence, UncutImage
+from photonlite.sequence import ImageInput, PatchImage, Sequence, StoredImage, UncutImage
 
 Kind = Literal["encode", "prefill", "decode", "run"]
 """What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once."""
@@ -37,6 +37,11 @@ class EncodeJob:
     def is_whole(self) -> bool:
         """Whether one launch must take all of it."""
         return isinstance(self.crops, PatchImage)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its embeddings are copied to the device, and nothing is encoded."""
+        return isinstance(self.crops, StoredImage)
 
     @property
     def image_bytes(self) -> int:
@@ -90,6 +95,11 @@ class ScheduledBatch:
     @property
     def crops(self) -> int:
         return sum(group.count for group in self.groups)
+
+    @property
+    def stored_images(self) -> int:
+        """Images of an encode launch that are copied from the host; each counts as one of its crops."""
+        return sum(group.job.is_stored for group in self.groups)
 
     @property
     def size(self) -> int:

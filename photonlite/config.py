@@ -67,6 +67,8 @@ class EngineConfig:
             capability 8.9 or later.
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
         prefix_caching: Whether what was computed for an image or a prompt serves later requests.
+        embedding_cache_bytes: Host memory for embeddings of images, the least recently used of which go first: an image
+            whose pages were taken from the prefix cache is then not encoded again. 0 keeps none.
         launch_budget_s: Seconds on the device that encoding and prefill work may take between two decode steps while no
             more requests wait than are being decoded. Where ten times as many wait, it may take ten times as long:
             launches grow, and the device answers more requests.
@@ -114,6 +116,7 @@ class EngineConfig:
     kv_dtype: KvDtype = "auto"
     gpu_memory_fraction: float = setting(0.9, above=0, most=1)
     prefix_caching: bool = True
+    embedding_cache_bytes: int = setting(2**28, least=0)
     launch_budget_s: float = setting(0.004, above=0)
     max_pause_s: float = setting(0.035, least=0)
     max_crops: int = setting(16, least=1)
@@ -165,6 +168,7 @@ class EngineSettings(TypedDict, total=False):
     kv_dtype: KvDtype
     gpu_memory_fraction: float
     prefix_caching: bool
+    embedding_cache_bytes: int
     launch_budget_s: float
     max_pause_s: float
     max_crops: int

@@ -22,6 +22,7 @@ import torch
 
 from photonlite.api.reading import read_images
 from photonlite.api.tasks import Task
+from photonlite.cache.store.store import ImageStore
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.cpu import in_passing
 from photonlite.engine.engine import Engine
@@ -48,8 +49,16 @@ Steps = Iterator["Future[Any]"]
 class Session:
     """Owns a model's engine and the threads that prepare its images."""
 
-    def __init__(self, engine: Engine, pool: ImagePool, compiler: GrammarCompiler, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pool: ImagePool,
+        compiler: GrammarCompiler,
+        config: EngineConfig,
+        store: ImageStore | None = None,
+    ) -> None:
         self.engine = engine
+        self._store = store
         self.gate = MemoryGate(config.max_prepared_bytes)
         self.open: set[RequestHandle] = set()
         self._pool = pool
@@ -274,6 +283,7 @@ class Session:
         metrics.dropped_preparing = self._late
         snapshot = metrics.snapshot()
         snapshot["gauges"] |= self._compiler.gauges
+        snapshot["gauges"] |= {} if self._store is None else self._store.gauges
         snapshot["counters"] |= self._compiler.counters
         return snapshot
 
@@ -318,7 +328,8 @@ def open_session(
     allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
-    engine = Engine(loaded.model, device, dtype, config)
+    store = ImageStore(config.embedding_cache_bytes) if config.embedding_cache_bytes else None
+    engine = Engine(loaded.model, device, dtype, config, hand_on=None if store is None else store.keep)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(
         loaded.model.crop_spec,
@@ -327,6 +338,7 @@ def open_session(
         packs=engine.cuts_images,
         decoder=decoder,
         fetcher=ImageFetcher(limits.max_bytes) if allow_urls else None,
+        stored=store,
     )
     ids = loaded.prompts.vocabulary
     compiler = GrammarCompiler(
@@ -337,7 +349,7 @@ def open_session(
         cache_bytes=config.grammar_cache_bytes,
     )
     _connect(pool, engine)
-    return Session(engine, pool, compiler, config)
+    return Session(engine, pool, compiler, config, store)
 
 
 def _connect(pool: ImagePool, engine: Engine) -> None:

@@ -32,6 +32,7 @@ from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
+from photonlite.runner.stored_images import HandOn, ImageKeeper
 from photonlite.sequence import ImageRef, Sequence, Sink
 
 _LONGEST_SLEEP = 0.5
@@ -75,10 +76,18 @@ class Engine:
     """Answers requests about images, many at a time; closing it or dropping the last reference ends its threads."""
 
     def __init__(
-        self, model: Model, device: torch.device, dtype: torch.dtype, config: EngineConfig | None = None
+        self,
+        model: Model,
+        device: torch.device,
+        dtype: torch.dtype,
+        config: EngineConfig | None = None,
+        *,
+        hand_on: HandOn | None = None,  # takes the embeddings of images that were encoded
     ) -> None:
         self.config = config or EngineConfig()
-        parts = build(model, device, dtype, self.config)
+        self._hand_on = hand_on
+        self._keeper = None if hand_on is None else ImageKeeper(device, hand_on)
+        parts = build(model, device, dtype, self.config, None if self._keeper is None else self._keeper.keep)
         self.memory = parts.memory
         self.graphs = parts.graphs
         self._core = parts.core
@@ -175,7 +184,7 @@ class Engine:
         """
         self.close(drain=False)  # frees what it had on the device
         try:
-            return Engine(self._model, self._where, self._dtype, self.config)
+            return Engine(self._model, self._where, self._dtype, self.config, hand_on=self._hand_on)
         except PhotonliteError:
             raise
         except Exception as cause:
@@ -207,6 +216,8 @@ class Engine:
     def close(self, *, drain: bool = True) -> None:
         """Refuse further requests, finish (`drain`) or fail those that are open, release the device."""
         self._loop.close(drain=drain)
+        if self._keeper is not None:
+            self._keeper.close()
 
 
 class EngineLoop:

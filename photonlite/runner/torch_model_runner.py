@@ -55,6 +55,7 @@ from photonlite.runner.patches import PatchImages
 from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.stored_images import Keep, StoredImages
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -83,7 +84,8 @@ class TorchModelRunner:
     """Runs the work of steps on one device; see `runner.step_executor.ModelRunner` for what its methods do.
 
     The model is in evaluation mode on the device, with weights of `dtype`, the type of keys and values too unless `kv`
-    is given. The constructor waits for the work that it queues. Other methods are called in inference mode.
+    is given; `keep` is given the embeddings of images. The constructor waits for the work that it queues. Other methods
+    are called in inference mode.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class TorchModelRunner:
         fused: FusedParts | None = None,
         kv: KvFormat | None = None,
         spread: Spread | None = None,
+        keep: Keep | None = None,
     ) -> None:
         fused = fused or FusedParts()
         self.shape = shape = limits.shape
@@ -113,16 +116,17 @@ class TorchModelRunner:
             kv = kv or KvFormat(dtype)
             self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
-            self._images = _make_images(model, fused.encoder or model.vision, device, limits)
+            images = _make_images(model, fused.encoder or model.vision, device, limits)
+            self._images = StoredImages(images, device, keep)
             crops, dim = self._images.input_shape, model.shape.dim
             self._buffers = [
                 Buffers(shape, device, dtype, dim=dim, crops=crops, image_bytes=limits.image_bytes)
                 for _ in range(limits.depth)
             ]
             self._prefill = self._make_prefill(fused.prompts)
-            if limits.image_bytes > 0 and isinstance(self._images, ImageEncoder):
+            if limits.image_bytes > 0 and isinstance(images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-                    self._images.rehearse(self._buffers[0])
+                    images.rehearse(self._buffers[0])
         self._synchronize()
 
     def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:

@@ -12,7 +12,7 @@ from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, Schedule
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SCORES, WITH_SIZES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
-from photonlite.sequence import UncutImage
+from photonlite.sequence import StoredImage, UncutImage
 from tests.simulation.model import (
     BOS_CELL,
     COORDINATE_BITS,
@@ -97,6 +97,7 @@ class SymbolicBody:
         cells: The KV cache.
         features: Crops that were encoded for each job, until forgotten.
         embeddings: What they made when they were all there, until forgotten.
+        kept: Embeddings of images that were encoded, by their keys, as a store has them.
         uncut: Crops that the device has made of whole images, for launches to come.
     """
 
@@ -116,6 +117,7 @@ class SymbolicBody:
         self.cells = [_STALE] * (pages * shape.page_size)
         self.features: dict[int, list[int]] = {}
         self.embeddings: dict[int, int] = {}
+        self.kept: dict[str, int] = {}
         self.uncut: dict[int, tuple[int, ...]] = {}
         self.closed = False
         self._prefix_length = prefix_length
@@ -148,12 +150,15 @@ class SymbolicBody:
             if job.failed:
                 self.forget(job)
                 continue
+            if isinstance(job.crops, StoredImage):
+                self.embeddings[job.number] = crops[0]
+                continue
             if isinstance(job.crops, UncutImage):
                 crops = self._cut(group, crops)
             features = self.features.setdefault(job.number, [])
             features += crops
             if len(features) == job.total:
-                self.embeddings[job.number] = embed_image(features)
+                self.embeddings[job.number] = self.kept[job.key] = embed_image(features)
                 del self.features[job.number]
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
@@ -312,6 +317,8 @@ def _uploaded(group: CropGroup) -> tuple[int, ...]:
     if isinstance(crops, UncutImage):
         data = crops.packed.tobytes() if group.first == 0 else b""
         return tuple(int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 3))
+    if isinstance(crops, StoredImage):
+        return (int.from_bytes(crops.data.tobytes(), "little", signed=True),)
     chosen = crops.pixels[group.first : group.first + group.count]
     return tuple(int.from_bytes(crop.tobytes(), "little") for crop in chosen)
 

@@ -81,6 +81,8 @@ AT_LEAST = {
     "rows of the pre-empted": 500,
     "sampled after it": 50_000,
     "sampled before the last commit": 50_000,
+    "images restored": 100,
+    "stored images that could not be read": 100,
     "ticks in which the device was kept idle": 2_000,
     "two steps failed in a row": 50,
     "uncut images": 10_000,

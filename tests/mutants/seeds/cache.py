@@ -45,4 +45,25 @@ MUTANTS = [
         "sequence.num_tokens, size)",
         "tests/cache/test_manager.py",
     ),
+    Mutant(
+        "the host keeps the oldest embeddings",
+        "cache/store/memory.py",
+        "popitem(last=False)",
+        "popitem()",
+        "tests/cache/store",
+    ),
+    Mutant(
+        "embeddings that are used are evicted as others are",
+        "cache/store/memory.py",
+        "                self._images.move_to_end(key)\n",
+        "                pass\n",
+        "tests/cache/store",
+    ),
+    Mutant(
+        "embeddings that take another's place are counted with it",
+        "cache/store/memory.py",
+        "                self.bytes -= old.data.nbytes\n",
+        "                pass\n",
+        "tests/cache/store",
+    ),
 ]

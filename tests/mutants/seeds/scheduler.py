@@ -400,4 +400,11 @@ MUTANTS = [
         "",
         "tests/scheduler/test_policy.py",
     ),
+    Mutant(
+        "what is copied from the host counts as the time of crops",
+        "scheduler/scheduler.py",
+        "if not step.plan.stored_images:",
+        "if True:",
+        "tests/engine/test_core.py",
+    ),
 ]
