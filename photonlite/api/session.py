@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from photonlite.api.reading import read_images
+from photonlite.api.storing import open_store
 from photonlite.api.tasks import Task
 from photonlite.cache.store.store import ImageStore
 from photonlite.config import EngineConfig, ImageLimits
@@ -102,7 +103,7 @@ class Session:
             self._check_usable()
             if not self.engine.alive:
                 self.engine = in_passing(self.engine.restarted)
-                _connect(self._pool, self.engine)
+                _connect(self._pool, self.engine, self._store)
                 if self._state == "closed":  # meanwhile
                     self.engine.close(drain=False)
 
@@ -283,8 +284,10 @@ class Session:
         metrics.dropped_preparing = self._late
         snapshot = metrics.snapshot()
         snapshot["gauges"] |= self._compiler.gauges
-        snapshot["gauges"] |= {} if self._store is None else self._store.gauges
         snapshot["counters"] |= self._compiler.counters
+        if self._store is not None:
+            snapshot["gauges"] |= self._store.gauges
+            snapshot["counters"] |= self._store.counters
         return snapshot
 
     def close(self, *, drain: bool) -> None:
@@ -301,6 +304,8 @@ class Session:
         self.engine.close(drain=drain)
         self._pool.close()
         self._compiler.close()
+        if self._store is not None:
+            self._store.close()
 
     def _drain(self) -> None:
         """Wait until all open requests have ended; fail those whose steps were interrupted on this thread."""
@@ -328,7 +333,7 @@ def open_session(
     allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
-    store = ImageStore(config.embedding_cache_bytes) if config.embedding_cache_bytes else None
+    store = open_store(loaded, device, dtype, config)
     engine = Engine(loaded.model, device, dtype, config, hand_on=None if store is None else store.keep)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(
@@ -348,13 +353,15 @@ def open_session(
         limit_s=config.grammar_limit_s,
         cache_bytes=config.grammar_cache_bytes,
     )
-    _connect(pool, engine)
+    _connect(pool, engine, store)
     return Session(engine, pool, compiler, config, store)
 
 
-def _connect(pool: ImagePool, engine: Engine) -> None:
-    """Let images be cut into the memory of an engine, which is woken when they are."""
+def _connect(pool: ImagePool, engine: Engine, store: ImageStore | None) -> None:
+    """Let images be cut, and read from a store, into the memory of an engine, which is woken when they are."""
     pool.buffer = _weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8))
+    if store is not None:
+        store.buffer = pool.buffer
     pool.on_ready = _weakly(engine.wake, lambda: None)
 
 

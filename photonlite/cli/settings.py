@@ -28,7 +28,7 @@ from photonlite.settings import (
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
 TABLES: Final[Mapping[type, str]] = {EngineConfig: "engine", ImageLimits: "images"}
 """Tables of the file; all other settings stand at its top."""
-_RANKS: Final = "tensor_parallel"  # the one setting of the engine with a flag of its own
+_ENGINE_FLAGS: Final = ("tensor_parallel", "store", "store_bytes")  # settings of the engine with flags of their own
 # Variables that are no settings: the file's name, and a client's key as in the playground's examples.
 _OTHER_VARIABLES: Final = (CONFIG_VARIABLE, f"{PREFIX}API_KEY")
 # Kubernetes sets these in every container for a service named "photonlite".
@@ -75,7 +75,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--config", metavar="FILE", help=f"TOML file of settings (or {CONFIG_VARIABLE})")
     engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
     group.add_argument("--engine", metavar="NAME=VALUE", action="append", default=[], help=engine)
-    _add_flags(group, settings_of(EngineConfig)[_RANKS])
+    _add_flags(group, *(settings_of(EngineConfig)[name] for name in _ENGINE_FLAGS))
     known = dict(settings_of(ServerConfig))
     _add_flags(parser.add_argument_group("address"), known.pop("host"), known.pop("port"))
     limits = [one for one in known.values() if one.kind in (int, float)]
@@ -90,9 +90,10 @@ def read_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.e
     classes: tuple[type, ...] = (Choice, ServerConfig, ImageLimits)
     flags = {cls: _flags(cls, options) for cls in classes}
     flags[EngineConfig] = from_assignments(EngineConfig, options.engine, "--engine")
-    ranks = settings_of(EngineConfig)[_RANKS]
-    if options.tensor_parallel is not None:
-        flags[EngineConfig][_RANKS] = Given(ranks.read_flag(options.tensor_parallel), ranks.flag)
+    for name in _ENGINE_FLAGS:
+        setting = settings_of(EngineConfig)[name]
+        if (value := getattr(options, name)) is not None:
+            flags[EngineConfig][name] = Given(setting.read_flag(value), setting.flag)
     return serve_settings(gather(flags, options.config, environ))
 
 

@@ -9,6 +9,7 @@ import pytest
 import photonlite
 from photonlite import VisionModel
 from photonlite.cache.manager import CacheManager
+from photonlite.errors import SettingsError
 from tests.models.qwen.tiny import reference_model, save
 from tests.serving import GUARD, counters, make_image, serve
 
@@ -102,3 +103,46 @@ def test_images_inside_prompts_come_back_with_the_features_of_later_layers(tmp_p
 
     assert second == first
     assert (after["crops_encoded"], after["images_restored"]) == (before["crops_encoded"], 2)
+
+
+@pytest.fixture(scope="module")
+def restarts(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Ask the shipped checkpoint two questions about an image, each in a model that was loaded anew."""
+    folder = tmp_path_factory.mktemp("store")
+
+    def ask(text: str, **options: Any) -> tuple[Any, dict[str, int]]:
+        with photonlite.load(device="cpu", store=folder, **options) as model:
+            found = model.detect(make_image(1, (300, 300)), text)
+            return found, counters(model)
+
+    return ask
+
+
+def test_after_a_restart_an_image_is_read_from_the_disk(restarts: Any) -> None:
+    first, before = restarts("banana")
+    second, after = restarts("banana")
+
+    assert second == first
+    assert (before["crops_encoded"] > 0, before["store_loads"]) == (True, 0)
+    assert (after["crops_encoded"], after["images_restored"], after["store_loads"]) == (0, 1, 1)
+
+
+@pytest.mark.long
+def test_another_precision_reads_nothing_of_it(restarts: Any) -> None:
+    restarts("banana")
+    _, other = restarts("banana", dtype="bfloat16")
+    _, again = restarts("banana", engine={"embedding_cache_bytes": 0})
+
+    assert (other["store_loads"], other["crops_encoded"] > 0) == (0, True)
+    assert (again["store_loads"], again["crops_encoded"]) == (1, 0)
+
+
+@pytest.mark.parametrize("store", ["", 3, b"bytes"])
+def test_a_store_that_is_no_path_is_refused(store: Any) -> None:
+    with pytest.raises(SettingsError, match="store is"):
+        photonlite.load(store=store)
+
+
+def test_a_model_without_files_has_no_store(tmp_path: Any) -> None:
+    with pytest.raises(SettingsError, match="loaded from files"):
+        serve(store=str(tmp_path))

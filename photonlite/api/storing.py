@@ -1,0 +1,41 @@
+"""The store of a model: what its embeddings depend on, and where they are kept."""
+
+from pathlib import Path
+
+import torch
+
+import photonlite
+from photonlite.cache.store.disk import DiskTier
+from photonlite.cache.store.store import DiskStore, ImageStore
+from photonlite.config import EngineConfig
+from photonlite.errors import SettingsError
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.models.fingerprint import fingerprint, known_fingerprint
+
+_NOTES = "checkpoints"
+_ADAPTER = ""  # whose embeddings: part of the key
+
+
+def open_store(
+    loaded: LoadedModel, device: torch.device, dtype: torch.dtype, config: EngineConfig
+) -> ImageStore | None:
+    """Open the tiers that a configuration has; None if it has none.
+
+    Raises a SettingsError for a folder that cannot be written, or a model that has no files to be known by.
+    """
+    if config.store is None:
+        return ImageStore(config.embedding_cache_bytes) if config.embedding_cache_bytes else None
+    files = loaded.files
+    if files is None:
+        raise SettingsError("engine setting 'store' is for models that were loaded from files: leave it out")
+    folder = Path(config.store).expanduser()
+    tier, notes = DiskTier(folder, config.store_bytes), folder / _NOTES
+    numbers = [device.type, str(dtype), f"fp8 {config.fp8_linears}", f"fused {config.fused}"]
+    rules = [repr(loaded.model.crop_spec), f"adapter {_ADAPTER}"]
+
+    def context(content: str) -> str:
+        return "\n".join(["photonlite", photonlite.__version__, torch.__version__, content, *numbers, *rules])
+
+    known = known_fingerprint(files, notes)
+    found = context(known) if known is not None else lambda: context(fingerprint(files, notes))
+    return ImageStore(config.embedding_cache_bytes, DiskStore(tier, found))
