@@ -44,6 +44,11 @@ class EncodeJob:
         return isinstance(self.crops, StoredImage)
 
     @property
+    def has_pages(self) -> bool:
+        """Whether keys and values of its positions are copied to the device too."""
+        return isinstance(self.crops, StoredImage) and self.crops.pages is not None
+
+    @property
     def image_bytes(self) -> int:
         """Bytes that its first launch copies to the device, to make all crops there; 0 where the host has cut them."""
         return self.crops.packed.nbytes if isinstance(self.crops, UncutImage) else 0
@@ -79,7 +84,12 @@ class BatchItem:
     start: int  # first position that gets keys and values
     count: int  # how many do: 1 when decoding, several of a run
     index: int | None  # which token of the sequence is sampled; None where none is
-    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes
+    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes, or stored pages
+
+    @property
+    def restores(self) -> bool:
+        """Whether it begins behind a leading image whose stored keys and values are written to its pages first."""
+        return self.start > 0 and any(job.has_pages for job in self.jobs)
 
 
 @dataclass(eq=False, slots=True)

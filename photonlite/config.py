@@ -67,9 +67,9 @@ class EngineConfig:
             capability 8.9 or later.
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
         prefix_caching: Whether what was computed for an image or a prompt serves later requests.
-        embedding_cache_bytes: Host memory for embeddings of images, the least recently used of which go first: an image
+        embedding_cache_bytes: Host memory for embeddings of images, and for keys and values where they pay: an image
             whose pages were taken from the prefix cache is then not encoded again. 0 keeps none.
-        store: Folder in which embeddings are kept for later processes too, apart for each cache salt; several may share
+        store: Folder in which the same is kept for later processes too, apart for each cache salt; several may share
             it, and `photonlite store` shows and prunes it. None for none.
         store_bytes: Bytes in that folder, about; what was not read for longest goes first.
         launch_budget_s: Seconds on the device that encoding and prefill work may take between two decode steps while no

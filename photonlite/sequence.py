@@ -89,12 +89,23 @@ class PatchImage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredImage:
-    """An image that was encoded before: its embeddings are copied to the device, and no crops are encoded."""
+class HostTensor:
+    """Numbers in host memory that may be of a type NumPy lacks."""
 
-    data: npt.NDArray[np.uint8]  # uint8 ``[bytes]`` of the numbers, where the device can read it without waiting
-    shape: tuple[int, ...]  # of the embeddings, ``[levels, n, dim]``
+    data: npt.NDArray[np.uint8]  # uint8 ``[bytes]``, where the device can read it without waiting; never changed
+    shape: tuple[int, ...]
     dtype: str  # PyTorch's name of their type, such as "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredImage:
+    """An image that was encoded before: its embeddings are copied to the device, and no crops are encoded.
+
+    So are keys and values of BOS and a leading image, if they are stored too; its prompt begins behind them.
+    """
+
+    embeddings: HostTensor  # ``[levels, n, dim]``
+    pages: HostTensor | None = None  # keys and values, ``[2, layers, pages, H_kv, page_size, D]``
 
     @property
     def count(self) -> int:
@@ -281,6 +292,11 @@ class Sequence:
     @property
     def samples(self) -> bool:
         return self.budget > 0
+
+    @property
+    def skips_image(self) -> bool:
+        """Whether its prompt may begin behind a leading image whose keys and values are stored."""
+        return self.image is not None and not self.prompt_block and self.num_tokens > self.prefix_len
 
     @property
     def longest(self) -> int:

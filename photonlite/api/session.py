@@ -333,8 +333,8 @@ def open_session(
     allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
-    store = open_store(loaded, device, dtype, config)
-    engine = Engine(loaded.model, device, dtype, config, hand_on=None if store is None else store.keep)
+    store = open_store(loaded, device, dtype, config, lambda: (None, None))
+    engine = Engine(loaded.model, device, dtype, config, store=store)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(
         loaded.model.crop_spec,
@@ -362,6 +362,7 @@ def _connect(pool: ImagePool, engine: Engine, store: ImageStore | None) -> None:
     pool.buffer = _weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8))
     if store is not None:
         store.buffer = pool.buffer
+        store.policy.unit_costs = _weakly(engine.get_unit_costs, lambda: (None, None))
     pool.on_ready = _weakly(engine.wake, lambda: None)
 
 

@@ -67,10 +67,10 @@ def run_store(options: argparse.Namespace, environ: Mapping[str, str] = os.envir
         for row in rows:
             print(json.dumps(row))
         return 0
-    print(f"{folder}: {sum(row['images'] for row in rows):,} images, {_shown(sum(row['bytes'] for row in rows))}")
+    print(f"{folder}: {sum(row['files'] for row in rows):,} files, {_shown(sum(row['bytes'] for row in rows))}")
     for row in rows:
         used = " to ".join(datetime.fromtimestamp(row[end]).strftime("%Y-%m-%d %H:%M") for end in ("oldest", "newest"))
-        print(f"  {row['tenant']}  {row['images']:,} images, {_shown(row['bytes'])}, used {used}")
+        print(f"  {row['tenant']}  {row['files']:,} files, {_shown(row['bytes'])}, used {used}")
     return 0
 
 
@@ -82,7 +82,7 @@ def _prune(folder: Path, options: argparse.Namespace) -> None:
     for tenant in (None,) if options.tenant is None else _names_of(options.tenant):
         removed = prune(folder, tenant=tenant, unused_s=unused_s, most_bytes=left)
         files, size = files + removed[0], size + removed[1]
-    print(json.dumps({"images": files, "bytes": size}) if options.json else f"removed {files:,} images, {_shown(size)}")
+    print(json.dumps({"files": files, "bytes": size}) if options.json else f"removed {files:,} files, {_shown(size)}")
 
 
 def _names_of(tenant: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _names_of(tenant: str) -> tuple[str, ...]:
 
 def _row(tenant: str, found: Iterable[Entry]) -> dict[str, Any]:
     sizes, used = zip(*((entry.size, entry.used) for entry in found), strict=True)
-    return {"tenant": tenant, "images": len(sizes), "bytes": sum(sizes), "oldest": min(used), "newest": max(used)}
+    return {"tenant": tenant, "files": len(sizes), "bytes": sum(sizes), "oldest": min(used), "newest": max(used)}
 
 
 def _shown(size: int) -> str:

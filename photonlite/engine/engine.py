@@ -32,7 +32,7 @@ from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
-from photonlite.runner.stored_images import HandOn, ImageKeeper
+from photonlite.runner.stored_images import ImageKeeper, Store
 from photonlite.sequence import ImageRef, Sequence, Sink
 
 _LONGEST_SLEEP = 0.5
@@ -82,12 +82,12 @@ class Engine:
         dtype: torch.dtype,
         config: EngineConfig | None = None,
         *,
-        hand_on: HandOn | None = None,  # takes the embeddings of images that were encoded
+        store: Store | None = None,  # takes what was computed for images
     ) -> None:
         self.config = config or EngineConfig()
-        self._hand_on = hand_on
-        self._keeper = None if hand_on is None else ImageKeeper(device, hand_on)
-        parts = build(model, device, dtype, self.config, None if self._keeper is None else self._keeper.keep)
+        self._store = store
+        self._keeper = None if store is None else ImageKeeper(device, store)
+        parts = build(model, device, dtype, self.config, self._keeper)
         self.memory = parts.memory
         self.graphs = parts.graphs
         self._core = parts.core
@@ -124,6 +124,11 @@ class Engine:
             for realtime in (True, False)
         )
         return metrics
+
+    def get_unit_costs(self) -> tuple[float | None, float | None]:
+        """Seconds that a crop and a position of a prompt take on the device; None before the first measurement."""
+        policy = self._core.scheduler.policy
+        return policy.crops.per_unit, policy.prompts.per_unit
 
     @property
     def last_tick_s(self) -> float:
@@ -184,7 +189,7 @@ class Engine:
         """
         self.close(drain=False)  # frees what it had on the device
         try:
-            return Engine(self._model, self._where, self._dtype, self.config, hand_on=self._hand_on)
+            return Engine(self._model, self._where, self._dtype, self.config, store=self._store)
         except PhotonliteError:
             raise
         except Exception as cause:

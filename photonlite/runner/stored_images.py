@@ -1,19 +1,22 @@
-"""Embeddings of images that outlive their request: kept when they are made, and copied back in place of an encoding.
+"""What was computed for images and outlives their requests: kept when it is made, and copied back later.
 
 ```
-first question    crops ── upload ─> encode ─> embeddings ─> prefill
-                                                  └ ImageKeeper: copied to the host beside all other work ──> a store
-a later one       StoredImage ── upload ────> embeddings ─> prefill
+first question    crops ── upload ─> encode ─> embeddings ─> prefill of image and words ─> keys and values
+                                                  └─────────── ImageKeeper ─────────────────────┴──> a store
+a later one       StoredImage ── upload ────> embeddings ─> prefill of image and words
+                              └─ upload ────────────────────────────────────> pages ─> prefill of the words
 ```
 
-Embeddings are all that an encoder gives: those of the input, and those that later layers add.
+Embeddings are all that an encoder gives: those of the input, and those that later layers add. Keys and values are those
+of BOS and a leading image, which depend on no words.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -21,34 +24,42 @@ from torch import Tensor
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.images import Images
-from photonlite.sequence import StoredImage
+from photonlite.sequence import HostTensor, StoredImage
 
 _logger = logging.getLogger("photonlite")
 
 _PENDING_BYTES = 64 * 2**20
-"""Embeddings on the device whose prompts may have run, while they are copied; part of `memory.WORKSPACE_BYTES`."""
+"""Of copies on the device that are on their way to the host, or one that is larger; part of
+`memory.WORKSPACE_BYTES`."""
 
-HandOn = Callable[[str, str, StoredImage], None]
-"""Takes an image's key, its cache salt, and its embeddings, whose memory is the taker's."""
+Kind = Literal["embeddings", "pages"]
 
-Keep = Callable[[EncodeJob, Tensor], None]
-"""Is given the embeddings of each image that was encoded, on the compute stream; does not wait for the device."""
+
+class Store(Protocol):
+    """Takes what was computed for images, from any thread; `units` are crops, or positions of pages."""
+
+    def wants(self, kind: Kind, units: int, size: int) -> bool:
+        """Whether so many bytes are worth a copy to the host."""
+
+    def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
+        """Keep numbers of an image; their memory is the store's."""
 
 
 class StoredImages:
     """Images of encode launches, some of them stored; see `runner.images.Images`. The others are left to `inner`."""
 
-    def __init__(self, inner: Images, device: torch.device, keep: Keep | None = None) -> None:
+    def __init__(self, inner: Images, device: torch.device, keeper: "ImageKeeper | None" = None) -> None:
         self.inner = inner
         self.input_shape = inner.input_shape
         self._device = device
-        self._keep = keep
-        self._restored: dict[int, Tensor] = {}
+        self._keeper = keeper
+        self._restored: dict[int, tuple[Tensor, Tensor | None]] = {}  # embeddings, keys and values
 
     def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
         for group in groups:
-            if isinstance(group.job.crops, StoredImage):
-                self._restored[group.job.number] = _to_device(group.job.crops, self._device)
+            if isinstance(stored := group.job.crops, StoredImage):
+                pages = None if stored.pages is None else _to_device(stored.pages, self._device)
+                self._restored[group.job.number] = _to_device(stored.embeddings, self._device), pages
         if fresh := _fresh(groups):
             self.inner.upload(buffers, fresh)
 
@@ -56,23 +67,27 @@ class StoredImages:
         for group in groups:
             if group.job.failed:
                 self._restored.pop(group.job.number, None)
-            elif self._device.type == "cuda" and (restored := self._restored.get(group.job.number)) is not None:
-                # Allocated on the upload stream, which may use its memory again once it is free.
-                restored.record_stream(torch.cuda.current_stream(self._device))
+            for restored in self._restored.get(group.job.number, ()) if self._device.type == "cuda" else ():
+                if restored is not None:
+                    # Allocated on the upload stream, which may use its memory again once it is free.
+                    restored.record_stream(torch.cuda.current_stream(self._device))
         if not (fresh := _fresh(groups)):
             return
         self.inner.encode(buffers, fresh)
-        keep = self._keep
         for group in fresh:
-            if keep is not None and (found := self.inner.embeddings(group.job.number)) is not None:
-                keep(group.job, found)
+            found = self.inner.embeddings(group.job.number)
+            if self._keeper is not None and found is not None:
+                self._keeper.keep(group.job, "embeddings", found, group.job.total)
 
     def work(self, groups: Sequence[CropGroup]) -> int:
         return self.inner.work(_fresh(groups))
 
     def embeddings(self, job: int) -> Tensor | None:
-        found = self._restored.get(job)
-        return self.inner.embeddings(job) if found is None else found
+        return self._restored[job][0] if job in self._restored else self.inner.embeddings(job)
+
+    def pages(self, job: int) -> Tensor | None:
+        """Return stored keys and values of an image; None where there are none, or they were forgotten."""
+        return self._restored[job][1] if job in self._restored else None
 
     def forget(self, job: EncodeJob) -> None:
         self._restored.pop(job.number, None)
@@ -83,20 +98,20 @@ class StoredImages:
 
 
 class ImageKeeper:
-    """Copies embeddings to the host and hands them on, without holding up the device or the thread that calls it.
+    """Copies what was computed for images to the host, without holding up the device or the thread that calls it.
 
     ```
-    compute   encode ─● encoded ─ prefill ...
-    thread            └ page-locked memory ─ copy, on a stream of its own ─ hand_on
+    compute   encode ─● made ─ prefill ...
+    thread            └ page-locked memory ─ copy, on a stream of its own ─ store
     ```
 
-    On the CPU there is nothing to wait for: embeddings are copied at once. While much is being copied, more is not
-    kept. What goes wrong is logged: no request depends on it.
+    On the CPU there is nothing to wait for: it is copied at once. While much is being copied, more is not kept. What
+    goes wrong is logged: no request depends on it.
     """
 
-    def __init__(self, device: torch.device, hand_on: HandOn) -> None:
+    def __init__(self, device: torch.device, store: Store) -> None:
+        self.store = store
         self._device = device
-        self._hand_on = hand_on
         self._pending = 0
         self._lock = threading.Lock()
         self._stream: Any = None
@@ -105,59 +120,73 @@ class ImageKeeper:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
 
-    def keep(self, job: EncodeJob, embeddings: Tensor) -> None:
-        """Keep the embeddings of an encoded image; called on the compute stream, and never raises."""
-        key, salt = job.key, job.leader.cache_salt
+    def keep(self, job: EncodeJob, kind: Kind, tensor: Tensor, units: int) -> None:
+        """Keep numbers of an image that no later work changes; called on the compute stream, and never raises."""
         try:
+            place = job.key, job.leader.cache_salt, kind
             if self._thread is None:
-                self._hand_on(key, salt, _stored(embeddings, embeddings.contiguous().view(torch.uint8).clone()))
+                self.store.keep(*place, _on_host(tensor, tensor.contiguous().view(torch.uint8).clone()), units)
                 return
             with self._lock:
-                if self._pending + embeddings.nbytes > _PENDING_BYTES:
+                if self._pending and self._pending + tensor.nbytes > _PENDING_BYTES:
                     return
-                self._pending += embeddings.nbytes
-            encoded = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            encoded.record(torch.cuda.current_stream(self._device))
-            self._thread.submit(self._copy, key, salt, embeddings, encoded)
+                self._pending += tensor.nbytes
+            made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            made.record(torch.cuda.current_stream(self._device))
+            self._thread.submit(self._copy, place, tensor, made, units)
         except Exception:  # such as memory that is short, or a thread pool that ends with the program
-            _logger.warning("the embeddings of an image are not kept", exc_info=True)
+            _logger.warning("what was computed for an image is not kept", exc_info=True)
 
     def close(self) -> None:
         """Finish what is being copied."""
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _copy(self, key: str, salt: str, embeddings: Tensor, encoded: torch.cuda.Event) -> None:
+    def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
         try:
             with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                self._stream.wait_event(encoded)
-                source = embeddings.contiguous().view(torch.uint8)
+                self._stream.wait_event(made)
+                source = tensor.contiguous().view(torch.uint8)
                 host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
                 host.copy_(source, non_blocking=True)
                 # The device's memory may be used again by the compute stream only after this.
                 self._stream.synchronize()
-            self._hand_on(key, salt, _stored(embeddings, host))
+            self.store.keep(*place, _on_host(tensor, host), units)
         except Exception:  # as above
-            _logger.warning("the embeddings of an image are not kept", exc_info=True)
+            _logger.warning("what was computed for an image is not kept", exc_info=True)
         finally:
             with self._lock:
-                self._pending -= embeddings.nbytes
+                self._pending -= tensor.nbytes
+
+
+def measure_bus(device: torch.device, size: int) -> float:
+    """Return the seconds that so many bytes take from host memory to the device."""
+    on_card = device.type == "cuda"
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=on_card)
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+    for _ in range(2):  # the first copy touches the memory
+        begun = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        if on_card:
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - begun
+    return seconds
 
 
 def _fresh(groups: Sequence[CropGroup]) -> list[CropGroup]:
     return [group for group in groups if not group.job.is_stored]
 
 
-def _stored(embeddings: Tensor, host: Tensor) -> StoredImage:
+def _on_host(tensor: Tensor, host: Tensor) -> HostTensor:
     # The array keeps the tensor's memory.
-    return StoredImage(host.view(-1).numpy(), tuple(embeddings.shape), str(embeddings.dtype).removeprefix("torch."))
+    return HostTensor(host.view(-1).numpy(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
-def _to_device(image: StoredImage, device: torch.device) -> Tensor:
-    """Return stored embeddings as a tensor; on the CPU it shares their memory, which is only read."""
+def _to_device(stored: HostTensor, device: torch.device) -> Tensor:
+    """Return stored numbers as a tensor; on the CPU it shares their memory, which is only read."""
     if device.type == "cpu":
-        data = torch.from_numpy(image.data)
+        data = torch.from_numpy(stored.data)
     else:
-        data = torch.empty(image.data.shape, dtype=torch.uint8, device=device)
-        transfer(data, image.data)
-    return data.view(getattr(torch, image.dtype)).view(image.shape)
+        data = torch.empty(stored.data.shape, dtype=torch.uint8, device=device)
+        transfer(data, stored.data)
+    return data.view(getattr(torch, stored.dtype)).view(stored.shape)

@@ -12,7 +12,7 @@ import pytest
 from photonlite.cache.store.disk import DiskTier, entries, tenant_of
 from photonlite.cli import main
 from photonlite.cli.store import default_store, store_settings
-from photonlite.sequence import StoredImage
+from photonlite.sequence import HostTensor
 from tests.cli.conftest import FakeModel
 
 
@@ -22,8 +22,8 @@ def store(tmp_path: Path) -> Path:
     tier = DiskTier(folder, 10**6)
     for salt, count in (("", 3), ("alice", 2)):
         for number in range(count):
-            tier.write(f"image {number}", salt, StoredImage(np.zeros(600, np.uint8), (1, 1, 300), "float16"))
-            path = folder / "images" / tenant_of(salt) / f"image {number}.embeddings"
+            tier.write(f"image {number}", salt, HostTensor(np.zeros(600, np.uint8), (1, 1, 300), "float16"))
+            path = folder / "images" / tenant_of(salt) / f"image {number}.numbers"
             os.utime(path, (time.time() - 86_400 * number,) * 2)
     return folder
 
@@ -76,10 +76,10 @@ def test_it_is_shown_by_tenant(store: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["store", "--store", str(store)]) == 0
     text = capsys.readouterr().out
 
-    found = {row["tenant"]: (row["images"], row["bytes"]) for row in rows}
+    found = {row["tenant"]: (row["files"], row["bytes"]) for row in rows}
     assert found == {"shared": (3, 3 * size), tenant_of("alice"): (2, 2 * size)}
     assert all(row["oldest"] < row["newest"] for row in rows)
-    assert f"{store}: 5 images" in text
+    assert f"{store}: 5 files" in text
     assert len(text.splitlines()) == 3
 
 
@@ -99,7 +99,7 @@ def test_it_is_pruned_by_tenant_age_and_size(
 ) -> None:
     assert main(["store", "--store", str(store), "--prune", *flags]) == 0
 
-    assert f"removed {5 - left} images" in capsys.readouterr().out
+    assert f"removed {5 - left} files" in capsys.readouterr().out
     assert len(list(entries(store))) == left
 
 
@@ -116,5 +116,5 @@ def test_flags_that_say_nothing_or_nonsense_remove_nothing(
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "--store", str(tmp_path / "nowhere")]) == 0
-    assert "0 images" in capsys.readouterr().out
+    assert "0 files" in capsys.readouterr().out
     assert not (tmp_path / "nowhere").exists()

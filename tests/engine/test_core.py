@@ -13,7 +13,7 @@ from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError,
 from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
 from photonlite.request import Token
 from photonlite.runner.slots import Pipeline
-from photonlite.sequence import Sequence, StoredImage
+from photonlite.sequence import HostTensor, Sequence, StoredImage
 from tests.cache.sequences import state_of
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -273,7 +273,7 @@ def test_launches_that_ran_out_of_memory_are_retried_in_smaller_batches(call: st
 def test_a_stored_image_is_counted_as_restored_and_says_nothing_about_the_cost_of_crops() -> None:
     bench = Bench(ends_at(3))
     bench.runner.per_crop = 0.5
-    stored = FakeImage("stored", stored=StoredImage(np.zeros(4, np.uint8), (1, 1, 1), "float32"))
+    stored = FakeImage("stored", stored=StoredImage(HostTensor(np.zeros(4, np.uint8), (1, 1, 1), "float32")))
     sinks = [bench.ask(image=stored), bench.ask(image=FakeImage("fresh"))]
 
     bench.run()

@@ -22,7 +22,7 @@ from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, image_key, share_tasks
-from photonlite.sequence import StoredImage, UncutImage
+from photonlite.sequence import HostTensor, StoredImage, UncutImage
 from tests.images.bombs import BOMBS
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
@@ -418,7 +418,7 @@ class Stored:
 
 
 def make_stored() -> StoredImage:
-    return StoredImage(np.zeros(4, np.uint8), (1, 1, 1), "float32")
+    return StoredImage(HostTensor(np.zeros(4, np.uint8), (1, 1, 1), "float32"))
 
 
 @pytest.mark.parametrize("packs", [False, True])

@@ -31,7 +31,7 @@ from photonlite.runner.step_executor import StepExecutor
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import ImageRef, Sequence, Sink, StoredImage, UncutImage
+from photonlite.sequence import HostTensor, ImageRef, Sequence, Sink, StoredImage, UncutImage
 from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes
 from tests.simulation import invariants
@@ -188,7 +188,7 @@ class Simulation:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             if 0 < row.start < row.sequence.block - 1:
                 raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")
-            resumed = row.start > 0 and step.kind == "prefill"
+            resumed = row.start > 0 and step.kind == "prefill" and not row.restores
             self.seen["hits of whole prompts"] += resumed and row.sequence.prompt_block > 0
             self.seen["rows of real-time sequences"] += row.sequence.realtime
             self.seen["prefix hits"] += resumed
@@ -419,7 +419,11 @@ class Simulation:
             self.seen["stored images that could not be read"] += 1
             return None
         self.seen["stored images"] += 1
-        return StoredImage(np.frombuffer(embeddings.to_bytes(8, "little", signed=True), np.uint8), (1, 1, 1), "int64")
+        cells = self.body.kept_pages.get(key)
+        if cells is None or self._random() >= self.scenario.stored:
+            return StoredImage(_numbers([embeddings]))
+        self.seen["stored pages"] += 1
+        return StoredImage(_numbers([embeddings]), _numbers(cells))
 
     def _cut(self, ask: Ask) -> CutCrops | UncutImage:
         """Return an image's crops, or for every other image one that the device cuts."""
@@ -522,3 +526,7 @@ class Simulation:
 def _settings(temperature: float, top_p: float, *, penalized: bool) -> SamplingSettings:
     """Return settings, which do not change: few differ."""
     return SamplingSettings(temperature=temperature, top_p=top_p, repetition_penalty=1.5 if penalized else 1.0)
+
+
+def _numbers(values: list[int]) -> HostTensor:
+    return HostTensor(np.array(values, np.int64).view(np.uint8), (len(values),), "int64")

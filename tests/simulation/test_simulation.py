@@ -82,6 +82,7 @@ AT_LEAST = {
     "sampled after it": 50_000,
     "sampled before the last commit": 50_000,
     "images restored": 100,
+    "stored pages": 100,
     "stored images that could not be read": 100,
     "ticks in which the device was kept idle": 2_000,
     "two steps failed in a row": 50,

@@ -1,7 +1,7 @@
-"""The tier on disk: a folder of embeddings that several processes share, and that outlives them.
+"""The tier on disk: a folder of what was computed for images, which several processes share and which outlives them.
 
 ```
-STORE/images/TENANT/KEY.embeddings     a line that says what it is, a SHA-256 of the rest, a line of JSON, the numbers
+STORE/images/TENANT/KEY.numbers     a line that says what it is, a SHA-256 of the rest, a line of JSON, the numbers
 ```
 
 A file is written under another name and renamed, so that readers see all of it or nothing. Its header repeats the key:
@@ -30,14 +30,14 @@ import numpy.typing as npt
 
 from photonlite.errors import SettingsError
 from photonlite.images.crops import Allocator
-from photonlite.sequence import StoredImage
+from photonlite.sequence import HostTensor
 
 _logger = logging.getLogger("photonlite")
 
-_MAGIC: Final = b"photonlite embeddings 1\n"
-_SUFFIX: Final = ".embeddings"
+_MAGIC: Final = b"photonlite numbers 1\n"
+_SUFFIX: Final = ".numbers"
 _TEMPORARY: Final = ".writing"
-_NUMBER_BYTES: Final = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+_NUMBER_BYTES: Final = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 _MOST_HEADER: Final = 4096
 _ABANDONED_S: Final = 3600.0  # age of an unfinished file whose writer has died
 _KEPT_SHARE: Final = 0.9  # of the limit, once it was exceeded: so that not every write removes a file
@@ -59,7 +59,7 @@ def tenant_of(cache_salt: str) -> str:
 
 
 class DiskTier:
-    """Embeddings in a folder, about `limit` bytes at most; all methods may be called from any thread and process.
+    """Numbers in a folder, about `limit` bytes at most; all methods may be called from any thread and process.
 
     The constructor raises a SettingsError where the folder cannot be written; later errors are logged.
     """
@@ -82,18 +82,18 @@ class DiskTier:
     def has(self, key: str, cache_salt: str) -> bool:
         return self._path(key, cache_salt).exists()
 
-    def read(self, key: str, cache_salt: str, buffer: Allocator) -> StoredImage | None:
-        """Return embeddings in memory from `buffer`; None where they are missing or damaged, or cannot be read."""
+    def read(self, key: str, cache_salt: str, buffer: Allocator) -> HostTensor | None:
+        """Return numbers in memory from `buffer`; None where they are missing or damaged, or cannot be read."""
         path = self._path(key, cache_salt)
         try:
             found = _read(path, key, buffer)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._complain(f"stored embeddings cannot be read: {error}")
+            self._complain(f"what is stored of an image cannot be read: {error}")
             return None
         except ValueError as error:
-            _logger.warning("stored embeddings are unusable, and removed (%s): %s", error, path)
+            _logger.warning("what is stored of an image is unusable, and removed (%s): %s", error, path)
             with suppress(OSError):
                 path.unlink()
             return None
@@ -101,30 +101,52 @@ class DiskTier:
             os.utime(path)
         return found
 
-    def write(self, key: str, cache_salt: str, image: StoredImage) -> None:
-        """Keep embeddings; does nothing but log where they cannot be written."""
+    def write(self, key: str, cache_salt: str, tensor: HostTensor) -> None:
+        """Keep numbers; does nothing but log where they cannot be written."""
         path = self._path(key, cache_salt)
-        if image.dtype not in _NUMBER_BYTES or image.data.nbytes > self._limit:
+        if tensor.dtype not in _NUMBER_BYTES or tensor.data.nbytes > self._limit:
             return
-        header = json.dumps({"key": key, "dtype": image.dtype, "shape": list(image.shape)}).encode() + b"\n"
+        header = json.dumps({"key": key, "dtype": tensor.dtype, "shape": list(tensor.shape)}).encode() + b"\n"
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}{_TEMPORARY}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                _write(temporary, [_MAGIC, _digest(header, image.data), header, image.data]).replace(path)
+                _write(temporary, [_MAGIC, _digest(header, tensor.data), header, tensor.data]).replace(path)
             except BaseException:
                 with suppress(OSError):
                     temporary.unlink()
                 raise
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self._complain(f"embeddings are not stored: {error}{', make room there' if full else ''}")
+            self._complain(
+                f"what was computed for an image is not stored: {error}{', make room there' if full else ''}"
+            )
             return
         self._complained = False
-        self._since_sweep += image.data.nbytes
+        self._since_sweep += tensor.data.nbytes
         if self._since_sweep >= self._limit // _SWEEPS:
             self._since_sweep = 0
             prune(self._images.parent, most_bytes=self._limit, left_bytes=int(_KEPT_SHARE * self._limit))
+
+    def measure(self, size: int) -> float:
+        """Return the seconds that reading so many bytes takes, checksum included; may raise an OSError."""
+        path, data = self._images / f"start-{secrets.token_hex(8)}{_TEMPORARY}", np.zeros(size, np.uint8)
+        try:
+            with path.open("xb") as file:
+                file.write(data.data)
+                file.flush()
+                os.fsync(file.fileno())
+                if hasattr(os, "posix_fadvise"):  # else it would be read from memory, where the system has it
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            begun = time.perf_counter()
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(data.data):
+                    pass
+            _digest(b"", data)
+            return time.perf_counter() - begun
+        finally:
+            with suppress(OSError):
+                path.unlink()
 
     def _path(self, key: str, cache_salt: str) -> Path:
         return self._images / tenant_of(cache_salt) / f"{key}{_SUFFIX}"
@@ -154,7 +176,7 @@ def prune(
     most_bytes: int | None = None,
     left_bytes: int | None = None,
 ) -> tuple[int, int]:
-    """Remove embeddings; returns the number of files and of bytes.
+    """Remove files; returns the number of files and of bytes.
 
     Removed are those of a tenant (its folder's name; all unless given) that were not used for so many seconds, and then
     those that were not used for longest until at most `left_bytes` remain, if there are more than `most_bytes`.
@@ -205,7 +227,7 @@ def _write(path: Path, parts: list[Any]) -> Path:
     return path
 
 
-def _read(path: Path, key: str, buffer: Allocator) -> StoredImage:
+def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
     """Read a file; ValueError where it is not what its name says."""
     with path.open("rb", buffering=0) as file:
         begun = file.read(_MOST_HEADER)
@@ -223,7 +245,7 @@ def _read(path: Path, key: str, buffer: Allocator) -> StoredImage:
             filled += count
     if filled < size or _digest(header + b"\n", data) != digest + b"\n":
         raise ValueError("its checksum is wrong")
-    return StoredImage(data, shape, dtype)
+    return HostTensor(data, shape, dtype)
 
 
 def _digest(header: bytes, data: npt.NDArray[np.uint8]) -> bytes:

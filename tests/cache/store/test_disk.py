@@ -17,24 +17,24 @@ from photonlite.cache.store import disk as module
 from photonlite.cache.store.disk import DiskTier, entries, prune, tenant_of
 from photonlite.errors import SettingsError
 from photonlite.images.crops import allocate_array
-from photonlite.sequence import StoredImage
+from photonlite.sequence import HostTensor
 
 KEY = "a" * 64
 SHAPE = (2, 3, 8)
 LIMIT = 10**6
 
 
-def embeddings(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> StoredImage:
+def embeddings(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> HostTensor:
     size = 2 * int(np.prod(shape))
-    return StoredImage(np.random.default_rng(seed).integers(0, 256, size, np.uint8), shape, "bfloat16")
+    return HostTensor(np.random.default_rng(seed).integers(0, 256, size, np.uint8), shape, "bfloat16")
 
 
-def read(tier: DiskTier, key: str = KEY, salt: str = "") -> StoredImage | None:
+def read(tier: DiskTier, key: str = KEY, salt: str = "") -> HostTensor | None:
     return tier.read(key, salt, allocate_array)
 
 
 def file_of(folder: Path, key: str = KEY, salt: str = "") -> Path:
-    return folder / "images" / tenant_of(salt) / f"{key}.embeddings"
+    return folder / "images" / tenant_of(salt) / f"{key}.numbers"
 
 
 def test_another_process_reads_what_one_wrote(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_damage_of_any_kind_is_a_miss_that_is_logged_and_removed(
     with caplog.at_level(logging.WARNING, "photonlite"):
         assert read(tier) is None
 
-    assert "stored embeddings are unusable" in caplog.text
+    assert "is unusable, and removed" in caplog.text
     assert not path.exists()
     tier.write(KEY, "", embeddings())
     assert read(tier) is not None
@@ -122,7 +122,7 @@ def test_a_header_that_does_not_fit_is_a_miss_though_its_checksum_is_right(tmp_p
     payload = embeddings().data.tobytes()
     path.parent.mkdir(parents=True)
     digest = hashlib.sha256(line + payload).hexdigest().encode() + b"\n"
-    path.write_bytes(b"photonlite embeddings 1\n" + digest + line + payload)
+    path.write_bytes(b"photonlite numbers 1\n" + digest + line + payload)
 
     assert read(tier) is None
     assert not path.exists()
@@ -160,7 +160,7 @@ def test_a_writer_that_died_leaves_nothing_for_long(tmp_path: Path) -> None:
 
     tier.write(KEY, "", embeddings())
 
-    assert sorted(path.name for path in folder.iterdir()) == [f"{KEY}.embeddings", "y.writing"]
+    assert sorted(path.name for path in folder.iterdir()) == [f"{KEY}.numbers", "y.writing"]
     assert len(list(entries(tmp_path))) == 1
 
 
@@ -221,7 +221,7 @@ def test_a_disk_that_fills_later_is_logged_once_and_leaves_no_halves(
         for number in range(3):
             tier.write(f"{number}", "", embeddings())
 
-    assert caplog.text.count("embeddings are not stored") == 1
+    assert caplog.text.count("is not stored") == 1
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     tier.write(KEY, "", embeddings())
     assert read(tier) is not None

@@ -407,4 +407,11 @@ MUTANTS = [
         "if True:",
         "tests/engine/test_core.py",
     ),
+    Mutant(
+        "a prompt begins behind its image though no pages are stored",
+        "scheduler/fifo.py",
+        "sequence.skips_image and any(job.has_pages for job in jobs)",
+        "sequence.skips_image and any(job.is_stored for job in jobs)",
+        SIMULATION,
+    ),
 ]
