@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import ImageInput, PatchImage, Sequence, UncutImage
+from photonlite.sequence import ImageInput, PatchImage, Sequence, StoredImage, UncutImage
 
 Kind = Literal["encode", "prefill", "decode", "run"]
 """What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once."""
@@ -37,6 +37,16 @@ class EncodeJob:
     def is_whole(self) -> bool:
         """Whether one launch must take all of it."""
         return isinstance(self.crops, PatchImage)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its embeddings are copied to the device, and nothing is encoded."""
+        return isinstance(self.crops, StoredImage)
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether keys and values of its positions are copied to the device too."""
+        return isinstance(self.crops, StoredImage) and self.crops.pages is not None
 
     @property
     def image_bytes(self) -> int:
@@ -74,7 +84,12 @@ class BatchItem:
     start: int  # first position that gets keys and values
     count: int  # how many do: 1 when decoding, several of a run
     index: int | None  # which token of the sequence is sampled; None where none is
-    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes
+    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes, or stored pages
+
+    @property
+    def restores(self) -> bool:
+        """Whether it begins behind a leading image whose stored keys and values are written to its pages first."""
+        return self.start > 0 and any(job.has_pages for job in self.jobs)
 
 
 @dataclass(eq=False, slots=True)
@@ -90,6 +105,11 @@ class ScheduledBatch:
     @property
     def crops(self) -> int:
         return sum(group.count for group in self.groups)
+
+    @property
+    def stored_images(self) -> int:
+        """Images of an encode launch that are copied from the host; each counts as one of its crops."""
+        return sum(group.job.is_stored for group in self.groups)
 
     @property
     def size(self) -> int:

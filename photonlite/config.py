@@ -71,6 +71,11 @@ class EngineConfig:
             capability 8.9 or later.
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
         prefix_caching: Whether what was computed for an image or a prompt serves later requests.
+        embedding_cache_bytes: Host memory for embeddings of images, and for keys and values where they pay: an image
+            whose pages were taken from the prefix cache is then not encoded again. 0 keeps none.
+        store: Folder in which the same is kept for later processes too, apart for each cache salt; several may share
+            it, and `photonlite store` shows and prunes it. None for none.
+        store_bytes: Bytes in that folder, about; what was not read for longest goes first.
         launch_budget_s: Seconds on the device that encoding and prefill work may take between two decode steps while no
             more requests wait than are being decoded. Where ten times as many wait, it may take ten times as long:
             launches grow, and the device answers more requests.
@@ -124,6 +129,9 @@ class EngineConfig:
     kv_dtype: KvDtype = "auto"
     gpu_memory_fraction: float = setting(0.9, above=0, most=1)
     prefix_caching: bool = True
+    embedding_cache_bytes: int = setting(2**28, least=0)
+    store: str | None = None
+    store_bytes: int = setting(2**32, least=1)
     launch_budget_s: float = setting(0.004, above=0)
     max_pause_s: float = setting(0.035, least=0)
     max_crops: int = setting(16, least=1)
@@ -177,6 +185,9 @@ class EngineSettings(TypedDict, total=False):
     kv_dtype: KvDtype
     gpu_memory_fraction: float
     prefix_caching: bool
+    embedding_cache_bytes: int
+    store: str | None
+    store_bytes: int
     launch_budget_s: float
     max_pause_s: float
     max_crops: int

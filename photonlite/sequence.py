@@ -88,13 +88,39 @@ class PatchImage:
         return -(-len(self.patches) // UNIT_PATCHES)
 
 
-ImageInput = CutImage | UncutImage | PatchImage
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTensor:
+    """Numbers in host memory that may be of a type NumPy lacks."""
+
+    data: npt.NDArray[np.uint8]  # uint8 ``[bytes]``, where the device can read it without waiting; never changed
+    shape: tuple[int, ...]
+    dtype: str  # PyTorch's name of their type, such as "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredImage:
+    """An image that was encoded before: its embeddings are copied to the device, and no crops are encoded.
+
+    So are keys and values of BOS and a leading image, if they are stored too; its prompt begins behind them.
+    """
+
+    embeddings: HostTensor  # ``[levels, n, dim]``
+    pages: HostTensor | None = None  # keys and values, ``[2, layers, pages, H_kv, page_size, D]``
+
+    @property
+    def count(self) -> int:
+        return 1
+
+
+ImageInput = CutImage | UncutImage | PatchImage | StoredImage
 """An image as an encode launch takes it; `count` is its share of a launch, in crops."""
 
 
-def read_crops(crops: CropsLike | UncutImage | PatchImage) -> ImageInput:
+def read_crops(crops: CropsLike | UncutImage | PatchImage | StoredImage) -> ImageInput:
     """Read crops once, into plain values; those of a plug-in may raise anything."""
-    return crops if isinstance(crops, UncutImage | PatchImage) else CutImage(crops.pixels, crops.tiling)
+    if isinstance(crops, UncutImage | PatchImage | StoredImage):
+        return crops
+    return CutImage(crops.pixels, crops.tiling)
 
 
 class ImageRef(Protocol):
@@ -109,8 +135,8 @@ class ImageRef(Protocol):
         """Width and height in pixels; None where it is not known."""
 
     @property
-    def crops(self) -> CropsLike | UncutImage | PatchImage | None:
-        """The crops or patches, or what the device makes crops of; None until they are there."""
+    def crops(self) -> CropsLike | UncutImage | PatchImage | StoredImage | None:
+        """The crops or patches, what the device makes crops of, or stored embeddings; None until they are there."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -270,6 +296,11 @@ class Sequence:
     @property
     def samples(self) -> bool:
         return self.budget > 0
+
+    @property
+    def skips_image(self) -> bool:
+        """Whether its prompt may begin behind a leading image whose keys and values are stored."""
+        return self.image is not None and not self.prompt_block and self.num_tokens > self.prefix_len
 
     @property
     def longest(self) -> int:

@@ -15,6 +15,9 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# The command line keeps embeddings in the user's cache, and finds those of earlier runs there.
+os.environ.setdefault("PHOTONLITE_STORE", "none")
+
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 1800
 """Seconds after which a program counts as hanging, also on a busy machine."""

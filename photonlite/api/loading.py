@@ -33,6 +33,7 @@ def load(
     allow_urls: bool = False,
     thumbnails: bool | None = None,
     sampling: Literal["greedy", "checkpoint"] = "greedy",
+    store: str | os.PathLike[str] | None = None,
     engine: EngineConfig | EngineSettings | None = None,
     check: bool = False,
 ) -> VisionModel:
@@ -55,6 +56,8 @@ def load(
         sampling: What an answer in words begins with, which settings of a call replace by name: "greedy", so that
             answers are repeatable; or "checkpoint", the values of generation_config.json (`model.sampling_defaults`).
             Places, outlines and answers with a schema, choices or a pattern are greedy either way.
+        store: A folder such as "~/.cache/photonlite/store": what the image encoder makes is kept there as well, so that
+            another question about the same image is quick after a restart too. None for the engine setting `store`.
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
         check: Whether a tiny question is asked through every skill and every head before the model is returned: it
@@ -77,6 +80,8 @@ def load(
     if sampling not in ("greedy", "checkpoint"):
         raise SettingsError(f"sampling is {sampling!r:.60}: it must be 'greedy' or 'checkpoint'")
     config = _engine_config(engine)
+    if store is not None:
+        config = dataclasses.replace(config, store=_folder_name(store))
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
 
@@ -97,6 +102,12 @@ def load(
         return started
 
     return in_passing(start)
+
+
+def _folder_name(store: object) -> str:
+    if not isinstance(store, str | os.PathLike) or not isinstance(name := os.fspath(store), str) or not name:
+        raise SettingsError(f"store is {store!r:.60}: give the path of a folder, or leave it out")
+    return name
 
 
 def _engine_config(given: EngineConfig | EngineSettings | None) -> EngineConfig:

@@ -21,7 +21,9 @@ import numpy as np
 import torch
 
 from photonlite.api.reading import read_images
+from photonlite.api.storing import open_store
 from photonlite.api.tasks import Task
+from photonlite.cache.store.store import ImageStore
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.cpu import in_passing
 from photonlite.engine.engine import Engine
@@ -48,8 +50,16 @@ Steps = Iterator["Future[Any]"]
 class Session:
     """Owns a model's engine and the threads that prepare its images."""
 
-    def __init__(self, engine: Engine, pool: ImagePool, compiler: GrammarCompiler, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        pool: ImagePool,
+        compiler: GrammarCompiler,
+        config: EngineConfig,
+        store: ImageStore | None = None,
+    ) -> None:
         self.engine = engine
+        self._store = store
         self.gate = MemoryGate(config.max_prepared_bytes)
         self.open: set[RequestHandle] = set()
         self._pool = pool
@@ -93,7 +103,7 @@ class Session:
             self._check_usable()
             if not self.engine.alive:
                 self.engine = in_passing(self.engine.restarted)
-                _connect(self._pool, self.engine)
+                _connect(self._pool, self.engine, self._store)
                 if self._state == "closed":  # meanwhile
                     self.engine.close(drain=False)
 
@@ -275,6 +285,9 @@ class Session:
         snapshot = metrics.snapshot()
         snapshot["gauges"] |= self._compiler.gauges
         snapshot["counters"] |= self._compiler.counters
+        if self._store is not None:
+            snapshot["gauges"] |= self._store.gauges
+            snapshot["counters"] |= self._store.counters
         return snapshot
 
     def close(self, *, drain: bool) -> None:
@@ -291,6 +304,8 @@ class Session:
         self.engine.close(drain=drain)
         self._pool.close()
         self._compiler.close()
+        if self._store is not None:
+            self._store.close()
 
     def _drain(self) -> None:
         """Wait until all open requests have ended; fail those whose steps were interrupted on this thread."""
@@ -318,7 +333,8 @@ def open_session(
     allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
-    engine = Engine(loaded.model, device, dtype, config)
+    store = open_store(loaded, device, dtype, config, lambda: (None, None))
+    engine = Engine(loaded.model, device, dtype, config, store=store)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(
         loaded.model.crop_spec,
@@ -327,6 +343,7 @@ def open_session(
         packs=engine.cuts_images,
         decoder=decoder,
         fetcher=ImageFetcher(limits.max_bytes) if allow_urls else None,
+        stored=store,
     )
     ids = loaded.prompts.vocabulary
     compiler = GrammarCompiler(
@@ -336,13 +353,16 @@ def open_session(
         limit_s=config.grammar_limit_s,
         cache_bytes=config.grammar_cache_bytes,
     )
-    _connect(pool, engine)
-    return Session(engine, pool, compiler, config)
+    _connect(pool, engine, store)
+    return Session(engine, pool, compiler, config, store)
 
 
-def _connect(pool: ImagePool, engine: Engine) -> None:
-    """Let images be cut into the memory of an engine, which is woken when they are."""
+def _connect(pool: ImagePool, engine: Engine, store: ImageStore | None) -> None:
+    """Let images be cut, and read from a store, into the memory of an engine, which is woken when they are."""
     pool.buffer = _weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8))
+    if store is not None:
+        store.buffer = pool.buffer
+        store.policy.unit_costs = _weakly(engine.get_unit_costs, lambda: (None, None))
     pool.on_ready = _weakly(engine.wake, lambda: None)
 
 

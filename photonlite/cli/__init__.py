@@ -16,6 +16,7 @@ from photonlite.cli.parser import parse
 from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
 from photonlite.cli.serve import run_server
+from photonlite.cli.store import run_store
 from photonlite.cli.verify import run_verify
 from photonlite.cli.video import is_video, run_video
 from photonlite.errors import PhotonliteError
@@ -70,5 +71,5 @@ def _run(arguments: list[str]) -> int:
     if is_video(options):
         return run_video(options)
     commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}
-    commands["verify"] = run_verify
+    commands |= {"store": run_store, "verify": run_verify}
     return commands.get(options.command, run_skill)(options)

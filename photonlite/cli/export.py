@@ -19,6 +19,7 @@ from PIL import ExifTags, Image
 from photonlite.cli.inputs import STDIN, expand, read
 from photonlite.cli.parser import given_search, given_settings
 from photonlite.cli.run import import_extra, load_model
+from photonlite.cli.store import store_settings
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
 from photonlite.images.source import is_data_uri, is_url
@@ -64,7 +65,7 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def _answers(options: argparse.Namespace, names: list[str]) -> list[Any]:
-    with load_model(options) as model:
+    with load_model(options, store_settings(options)) as model:
         more = {"settings": given_settings(options) or None, "strict": options.strict, **given_search(options)}
         tasks = [{"skill": options.task, "image": name, "object": options.object, **more} for name in names]
         answers = model.batch(tasks, progress=sys.stderr.isatty())

@@ -19,6 +19,7 @@ SUMMARIES = {
     "realtime": "ask about a stream of frames, and watch",
     "serve": "answer over HTTP: a page to look at, Moondream's API, OpenAI's",
     "models": "list the checkpoints that are known and those on this machine",
+    "store": "show and prune what is kept of images for later questions",
     "verify": "compare what a checkpoint computes here with other ways to compute the same",
 }
 
@@ -71,6 +72,10 @@ EXAMPLES = {
     "models": """\
   photonlite models
   photonlite models --json""",
+    "store": """\
+  photonlite store
+  photonlite store --prune --unused-days 30
+  photonlite store --prune --store /srv/photonlite --tenant alice""",
     "verify": """\
   photonlite verify
   photonlite verify Qwen/Qwen3-VL-2B-Instruct --device cuda
@@ -133,7 +138,9 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         source = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
         source += "; or a video, by itself" if command in SPATIAL else ""
         parser.add_argument("images", nargs="+", metavar=images, help=source + last)
-    if command != "models":
+    if command == "store":
+        _add_store_options(parser)
+    elif command != "models":
         group = parser.add_argument_group("model")
         what = "a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
         if command == "verify":
@@ -143,6 +150,11 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         group.add_argument("--revision", help="branch, tag or commit of a Hub id")
         group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
         group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
+        if command in (*SKILLS, "export"):
+            what = "keep what was computed for images here, for later questions (default: a folder in your cache)"
+            stores = group.add_mutually_exclusive_group()
+            stores.add_argument("--store", metavar="DIR", help=what)
+            stores.add_argument("--no-store", action="store_true", help="keep nothing")
     if command in SKILLS:
         _add_skill_options(parser, command)
     elif command == "export":
@@ -189,6 +201,16 @@ def _add_export_options(parser: argparse.ArgumentParser) -> None:
     _add_search(parser, "", required=True)
     _add_settings(parser, objects=True)
     parser.add_argument("--strict", action="store_true", help="a list cut short by a limit is an error of its image")
+
+
+def _add_store_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", metavar="DIR", help="the folder (default: that of the command line)")
+    parser.add_argument("--prune", action="store_true", help="remove what these say; everything where none is given")
+    parser.add_argument("--unused-days", type=float, metavar="N", help="what was not used for so long")
+    parser.add_argument(
+        "--left-mb", type=float, metavar="MB", help="what was not used for longest, until so much is left"
+    )
+    parser.add_argument("--tenant", metavar="NAME", help="of one cache salt alone, or of a folder in the list")
 
 
 def _add_realtime_options(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,8 @@ from tqdm import tqdm
 import photonlite
 from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form, short_name
 from photonlite.cli.parser import SPATIAL, given_search, given_settings
-from photonlite.config import ImageLimits
+from photonlite.cli.store import store_settings
+from photonlite.config import EngineSettings, ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TileError, TruncatedError
 from photonlite.skills.names import SeveralNamesWarning, joins_names
 
@@ -36,7 +37,7 @@ def run_skill(options: argparse.Namespace) -> int:
         return _run_lines(options, names, plot, form)
     # Before the model is loaded: a bad image is reported at once.
     image = read(names[0], ImageLimits.from_env(), allow_urls=options.allow_urls)
-    result = ask_model(load_model(options), options, image, form)
+    result = ask_model(load_model(options, store_settings(options)), options, image, form)
     if options.stream:
         for piece in result["caption" if "caption" in result else "answer"]:
             print(piece, end="", flush=True)
@@ -55,7 +56,7 @@ def run_skill(options: argparse.Namespace) -> int:
 def _run_lines(
     options: argparse.Namespace, names: list[str], plot: "PlotTarget | None", form: Mapping[str, Any]
 ) -> int:
-    limits, model = ImageLimits.from_env(), load_model(options)
+    limits, model = ImageLimits.from_env(), load_model(options, store_settings(options))
     failed = 0
     with tqdm(names, unit="image", disable=None) as progress:  # None: no bar where stderr is no terminal
         for name in progress:
@@ -97,8 +98,10 @@ def import_extra(module: str, missing: str) -> Any:
         raise MissingDependencyError(missing.format(name=cause.name)) from cause
 
 
-def load_model(options: argparse.Namespace) -> "photonlite.VisionModel":
-    return photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
+def load_model(options: argparse.Namespace, engine: EngineSettings | None = None) -> "photonlite.VisionModel":
+    """Load the model; `engine` are settings of the engine."""
+    where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
+    return photonlite.load(options.model, **where, engine=engine or {})
 
 
 def ask_model(model: Any, options: argparse.Namespace, image: Any, form: Mapping[str, Any]) -> Any:

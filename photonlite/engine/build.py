@@ -38,6 +38,7 @@ from photonlite.runner.ranks.leader import LeaderRunner, TeamExecutor, TeamModel
 from photonlite.runner.ranks.team import Team
 from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
+from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
@@ -54,8 +55,10 @@ class Parts(NamedTuple):
     team: Team | None = None  # the other ranks of tensor parallelism
 
 
-def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
-    """Build an engine for a model in evaluation mode on the device.
+def build(
+    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig, keeper: ImageKeeper | None = None
+) -> Parts:
+    """Build an engine for a model in evaluation mode on the device; `keeper` keeps what is computed for images.
 
     Raises a CapacityError if not even one longest request fits, a SettingsError for what the device cannot do, an
     EngineError where another rank cannot start.
@@ -68,17 +71,19 @@ def build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineC
     # Triton launches on the current card, and a capture would open a context on it.
     with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
         if not isinstance(model, TeamModel):
-            return _build(model if config.fused else UnfusedModel(model), where, dtype, config)
+            return _build(model if config.fused else UnfusedModel(model), where, dtype, config, keeper)
         try:
             model.team.start()
             model.team.connect()
-            return _build(model if config.fused else model.unfused(), where, dtype, config)
+            return _build(model if config.fused else model.unfused(), where, dtype, config, keeper)
         except BaseException:
             model.team.stop()
             raise
 
 
-def _build(model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig) -> Parts:
+def _build(
+    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig, keeper: ImageKeeper | None
+) -> Parts:
     max_batch = config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
@@ -93,7 +98,7 @@ def _build(model: Model, where: torch.device, dtype: torch.dtype, config: Engine
     def make_runner(pages: int) -> TorchModelRunner:
         limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes)
         make = TorchModelRunner if team is None else partial(LeaderRunner, team, kv_dtype=config.kv_dtype)
-        return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread)
+        return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread, keeper=keeper)
 
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
     memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner, team)

@@ -385,7 +385,9 @@ class EngineCore:
             metrics.batch_size.observe(len(step.rows))
             metrics.padding_rows += step.padded - len(step.rows)
         elif kind == "encode":
-            metrics.crops_encoded += step.plan.crops
+            stored = step.plan.stored_images
+            metrics.crops_encoded += step.plan.crops - stored
+            metrics.images_restored += stored
         elif kind == "prefill":
             for row in step.rows:
                 if row.sequence.images and not row.sequence.times.preemptions:

@@ -32,6 +32,7 @@ from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
+from photonlite.runner.stored_images import ImageKeeper, Store
 from photonlite.sequence import ImageRef, Sequence, Sink
 
 _LONGEST_SLEEP = 0.5
@@ -75,10 +76,18 @@ class Engine:
     """Answers requests about images, many at a time; closing it or dropping the last reference ends its threads."""
 
     def __init__(
-        self, model: Model, device: torch.device, dtype: torch.dtype, config: EngineConfig | None = None
+        self,
+        model: Model,
+        device: torch.device,
+        dtype: torch.dtype,
+        config: EngineConfig | None = None,
+        *,
+        store: Store | None = None,  # takes what was computed for images
     ) -> None:
         self.config = config or EngineConfig()
-        parts = build(model, device, dtype, self.config)
+        self._store = store
+        self._keeper = None if store is None else ImageKeeper(device, store)
+        parts = build(model, device, dtype, self.config, self._keeper)
         self.memory = parts.memory
         self.graphs = parts.graphs
         self._core = parts.core
@@ -117,6 +126,11 @@ class Engine:
             for realtime in (True, False)
         )
         return metrics
+
+    def get_unit_costs(self) -> tuple[float | None, float | None]:
+        """Seconds that a crop and a position of a prompt take on the device; None before the first measurement."""
+        policy = self._core.scheduler.policy
+        return policy.crops.per_unit, policy.prompts.per_unit
 
     @property
     def last_tick_s(self) -> float:
@@ -177,7 +191,7 @@ class Engine:
         """
         self.close(drain=False)  # frees what it had on the device
         try:
-            return Engine(self._model, self._where, self._dtype, self.config)
+            return Engine(self._model, self._where, self._dtype, self.config, store=self._store)
         except PhotonliteError:
             raise
         except Exception as cause:
@@ -209,6 +223,8 @@ class Engine:
     def close(self, *, drain: bool = True) -> None:
         """Refuse further requests, finish (`drain`) or fail those that are open, release the device."""
         self._loop.close(drain=drain)
+        if self._keeper is not None:
+            self._keeper.close()
 
 
 class EngineLoop:

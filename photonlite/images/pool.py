@@ -6,7 +6,8 @@ request_crops                                          └─ cut ──> crops 
                                                                        before images that wait to be prepared
 ```
 
-An image whose prefix is cached is never cut. The decoded pixels are kept, so that an evicted prefix can be rebuilt.
+An image whose prefix is cached is never cut, nor one whose embeddings are stored (`StoredEmbeddings`). The decoded
+pixels are kept, so that what was evicted can be computed again.
 
 Where the device makes the crops, images are packed for it at once (`images.packing`). The engine then requests crops
 only of images that came when too much was packed already, of those whose crops were dropped, and of too large ones.
@@ -36,7 +37,7 @@ from photonlite.images.packing import pack_image
 from photonlite.images.resize import RunTasks, Task, run_in_turn
 from photonlite.images.source import DecodedImage, ImageSource, is_url
 from photonlite.images.thumbnail import make_thumbnail
-from photonlite.sequence import PatchImage, UncutImage
+from photonlite.sequence import PatchImage, StoredImage, UncutImage
 
 _T = TypeVar("_T")
 
@@ -53,12 +54,25 @@ class ImageSpec(Protocol):
         """Cut an RGB image in tasks for so many threads, in memory from `buffer`; may raise an ImageError."""
 
 
+class StoredEmbeddings(Protocol):
+    """Embeddings of images that were encoded before, by the keys of these images."""
+
+    def find(self, key: str) -> StoredImage | None:
+        """Return embeddings that are in host memory; does not wait."""
+
+    def expects(self, key: str, cache_salt: str) -> bool:
+        """Whether `load` is likely to find them; does not read them."""
+
+    def load(self, key: str, cache_salt: str) -> StoredImage | None:
+        """Return embeddings that are in host memory or on a disk, which is read on this thread; never raises."""
+
+
 class ImagePool:
     """Threads that decode, hash and cut images.
 
     With `packs`, the device makes the crops. `on_ready` is called on a thread of the pool when requested crops are
     ready, or cannot be cut. `decoder` decodes image files in other processes, `fetcher` fetches URLs, which are refused
-    without one; both are closed with the pool.
+    without one; both are closed with the pool. Embeddings that `stored` has take the place of crops.
     """
 
     def __init__(
@@ -72,6 +86,7 @@ class ImagePool:
         on_ready: Callable[[], None] = lambda: None,
         decoder: DecodePool | None = None,
         fetcher: ImageFetcher | None = None,
+        stored: StoredEmbeddings | None = None,
     ) -> None:
         self._spec = spec
         self._limits = limits
@@ -82,6 +97,7 @@ class ImagePool:
         self.on_ready = on_ready
         self._decoder = decoder
         self._fetcher = fetcher
+        self._stored = stored
         # Threads that wait for a decoding process come on top: they do no work.
         waiting = 0 if decoder is None else decoder.most_running
         self._threads = ThreadPoolExecutor(threads + waiting, thread_name_prefix="photonlite-images")
@@ -121,8 +137,18 @@ class ImagePool:
         pixels = rgb_bytes(image)
         key = image_key(image, pixels, cache_salt, run_tasks=self._run_tasks)
         checkpoint()
-        uncut = self._pack_ahead(pixels, image.size)
-        return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, uncut)
+        crops: StoredImage | UncutImage | None = self.find_stored(key)
+        if crops is None and not (self._stored is not None and self._stored.expects(key, cache_salt)):
+            crops = self._pack_ahead(pixels, image.size)
+        return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, crops)
+
+    def find_stored(self, key: str) -> StoredImage | None:
+        """Return an image's embeddings if they are in host memory; does not wait."""
+        return None if self._stored is None else self._stored.find(key)
+
+    def load_stored(self, key: str, cache_salt: str) -> StoredImage | None:
+        """Return an image's embeddings if they are stored; may read a disk."""
+        return None if self._stored is None else self._stored.load(key, cache_salt)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
         """Run a job on a thread of the pool; ModelError once it is closed."""
@@ -201,14 +227,14 @@ class PreparedImage:
         key: str,
         cache_salt: str,
         preprocess_s: float,
-        crops: UncutImage | None = None,
+        crops: UncutImage | StoredImage | None = None,
         box: tuple[int, int, int, int] | None = None,
     ) -> None:
         self.pool = pool
         self.key = key
         self.cache_salt = cache_salt
         self.size: tuple[int, int] = image.size if box is None else (box[2] - box[0], box[3] - box[1])
-        self.crops: ImageCrops | UncutImage | PatchImage | None = crops  # None until they are ready
+        self.crops: ImageCrops | UncutImage | PatchImage | StoredImage | None = crops  # None until they are ready
         self.failure: BaseException | None = None  # why crops could not be made
         self.preprocess_s = preprocess_s  # of decoding, hashing and, if it was done, cutting or packing
         self._image = image
@@ -236,7 +262,8 @@ class PreparedImage:
     def part(self, box: tuple[int, int, int, int]) -> "PreparedImage":
         """Return a part (x_min, y_min, x_max, y_max, in pixels) as an image; until it is cut it takes no memory."""
         key = hashlib.sha256(f"{self.key} {box}".encode()).hexdigest()
-        return PreparedImage(self.pool, self._image, key, self.cache_salt, 0.0, box=box)
+        stored = self.pool.find_stored(key)
+        return PreparedImage(self.pool, self._image, key, self.cache_salt, 0.0, stored, box)
 
     def drop_crops(self) -> None:
         """Release the crops, page-locked megabytes, once they are encoded; they can be requested again."""
@@ -245,10 +272,13 @@ class PreparedImage:
                 self.crops = None
                 self._requested = False
 
+    def _cut_now(self) -> ImageCrops | UncutImage | PatchImage:
+        return self.pool.cut(self._image if self._box is None else self._image.crop(self._box))
+
     def _cut(self) -> None:
         start = time.perf_counter()
         try:
-            crops = self.pool.cut(self._image if self._box is None else self._image.crop(self._box))
+            crops = self.pool.load_stored(self.key, self.cache_salt) or self._cut_now()
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops

@@ -21,6 +21,7 @@ class LoadedModel:
     model: Model
     prompts: Prompts
     sampling: RequestSettings = field(default_factory=RequestSettings)  # how its makers sample text
+    files: ModelFiles | None = None  # None for a model that was made in memory
 
 
 def load_checkpoint(
@@ -48,4 +49,4 @@ def load_files(
     if ranks is not None:
         options["ranks"] = ranks
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
-    return LoadedModel(files.name, model, prompts, files.sampling)
+    return LoadedModel(files.name, model, prompts, files.sampling, files)

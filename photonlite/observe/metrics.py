@@ -128,7 +128,8 @@ class EngineMetrics:
     steps: dict[Kind, int] = field(default_factory=lambda: {"encode": 0, "prefill": 0, "decode": 0, "run": 0})
     crops_encoded: int = 0
     prefix_hits: int = 0  # images found in the prefix cache
-    prefix_misses: int = 0  # images that had to be encoded
+    prefix_misses: int = 0  # images that had to be encoded, or whose embeddings were stored
+    images_restored: int = 0  # whose stored embeddings were copied to the device in place of an encoding
     preemptions: int = 0  # sequences that gave their pages back and started again
     zombie_rows: int = 0  # rows of steps that carried a finished sequence
     padding_rows: int = 0  # rows that filled a batch up to a captured size
@@ -216,7 +217,7 @@ class EngineMetrics:
             f"run as    {self.graph_replays:,} graph replays, {self.eager_steps:,} eager steps",
             f"rows      {self.tokens:,} tokens, {self.zombie_rows:,} zombie, {self.padding_rows:,} padding",
             f"images    {self.crops_encoded:,} crops, {self.prefix_misses:,} prefix misses, "
-            f"{self.prefix_hits:,} prefix hits{hit_share}",
+            f"{self.prefix_hits:,} prefix hits{hit_share}, {self.images_restored:,} restored",
             f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_total:,} total, "
             f"{self.page_bytes:,} bytes each, {self.preemptions:,} pre-emptions",
             *(f"not fused {part}, because {reason}" for part, reason in self.plain.items()),

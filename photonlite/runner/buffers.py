@@ -69,6 +69,7 @@ class PagedCache:
         self.keys = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
         self.values = torch.empty(size, device=device, dtype=dtype).transpose(2, 3)
         self.page_size = page_size
+        self.page_bytes = 2 * self.keys[:, 0].nbytes
         self.scales = tuple(scales) or ((1.0, 1.0),) * shape.layers
         self._layers = tuple(zip(self.keys.unbind(), self.values.unbind(), strict=True))
 
@@ -79,6 +80,21 @@ class PagedCache:
         for copy in copies:
             for cache in map(indexable, (self.keys, self.values)):
                 cache[:, copy.target].copy_(cache[:, copy.source])
+
+    def take(self, table: Tensor) -> Tensor:
+        """Return a copy of pages, given their numbers, int64 ``[n]``: ``[2, layers, n, H_kv, page_size, D]``."""
+        both = [indexable(cache.transpose(2, 3)).index_select(1, table) for cache in (self.keys, self.values)]
+        return torch.stack(both).view(self.keys.dtype)
+
+    def put(self, table: Tensor, stored: Tensor) -> None:
+        """Write what `take` returned to other pages, in one pass."""
+        for cache, pages in zip((self.keys, self.values), stored, strict=True):
+            indexable(cache.transpose(2, 3)).index_copy_(1, table, indexable(pages))
+
+    def spoil(self, table: Tensor) -> None:
+        """Fill pages with NaN: what should have been put there is missing."""
+        for cache in (self.keys, self.values):
+            indexable(cache.transpose(2, 3)).index_fill_(1, table, 0x7F if cache.dtype == FP8 else math.nan)
 
     def close(self) -> None:
         self.keys = self.values = self.keys.new_empty(0)

@@ -28,7 +28,7 @@ from photonlite.kernels.resize import cut_image
 from photonlite.models.base import CropEncoder
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured
-from photonlite.sequence import PatchImage, UncutImage
+from photonlite.sequence import PatchImage, StoredImage, UncutImage
 
 _logger = logging.getLogger("photonlite")
 
@@ -72,8 +72,8 @@ class ImageEncoder:
         for group, place, start in _places(groups):
             crops = group.job.crops
             if not isinstance(crops, UncutImage):
-                if isinstance(crops, PatchImage):
-                    raise AssertionError("patches were given to an encoder of crops")
+                if isinstance(crops, PatchImage | StoredImage):
+                    raise AssertionError(f"a {type(crops).__name__} was given to an encoder of crops")
                 pixels = crops.pixels[group.first : group.first + group.count]
                 transfer(buffers.crops[place : place + group.count], pixels)
             elif group.first == 0:
@@ -90,8 +90,8 @@ class ImageEncoder:
             parts = self._features.setdefault(job.number, [])
             parts.append(found)
             if sum(map(len, parts)) == job.total:
-                if isinstance(job.crops, PatchImage):
-                    raise AssertionError("patches were given to an encoder of crops")
+                if isinstance(job.crops, PatchImage | StoredImage):
+                    raise AssertionError(f"a {type(job.crops).__name__} was given to an encoder of crops")
                 self._embeddings[job.number] = self._encoder.project(torch.cat(parts), job.crops.tiling)[None]
                 del self._features[job.number]
 

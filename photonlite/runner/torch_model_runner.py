@@ -23,7 +23,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.paged_attention import paged_attention
@@ -55,6 +55,7 @@ from photonlite.runner.patches import PatchImages
 from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.stored_images import ImageKeeper, StoredImages
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -83,7 +84,8 @@ class TorchModelRunner:
     """Runs the work of steps on one device; see `runner.step_executor.ModelRunner` for what its methods do.
 
     The model is in evaluation mode on the device, with weights of `dtype`, the type of keys and values too unless `kv`
-    is given. The constructor waits for the work that it queues. Other methods are called in inference mode.
+    is given; `keeper` keeps what is computed for images. The constructor waits for the work that it queues. Other
+    methods are called in inference mode.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class TorchModelRunner:
         fused: FusedParts | None = None,
         kv: KvFormat | None = None,
         spread: Spread | None = None,
+        keeper: ImageKeeper | None = None,
     ) -> None:
         fused = fused or FusedParts()
         self.shape = shape = limits.shape
@@ -105,6 +108,7 @@ class TorchModelRunner:
         self._graphs: DecodeGraphs | None = None
         self._steps = fused.steps
         self._spread = spread
+        self._keeper = keeper
         self._counters: Counters = {}
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
@@ -113,16 +117,17 @@ class TorchModelRunner:
             kv = kv or KvFormat(dtype)
             self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
-            self._images = _make_images(model, fused.encoder or model.vision, device, limits)
+            images = _make_images(model, fused.encoder or model.vision, device, limits)
+            self._images = StoredImages(images, device, keeper)
             crops, dim = self._images.input_shape, model.shape.dim
             self._buffers = [
                 Buffers(shape, device, dtype, dim=dim, crops=crops, image_bytes=limits.image_bytes)
                 for _ in range(limits.depth)
             ]
             self._prefill = self._make_prefill(fused.prompts)
-            if limits.image_bytes > 0 and isinstance(self._images, ImageEncoder):
+            if limits.image_bytes > 0 and isinstance(images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-                    self._images.rehearse(self._buffers[0])
+                    images.rehearse(self._buffers[0])
         self._synchronize()
 
     def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:
@@ -169,7 +174,12 @@ class TorchModelRunner:
             self._images.encode(self._buffers[slot.index], groups)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
+        for index, row in enumerate(plan.rows):
+            if row.restores:
+                self._restore_pages(slot, index, row)
         self._run_prompts(slot, make_rows(plan.rows))
+        for index, row in enumerate(plan.rows if self._keeper is not None else ()):
+            self._keep_pages(slot, index, row)
 
     def decode(self, slot: Slot, count: int) -> None:
         if self._graphs is not None and self._graphs.replay(slot.index, count):
@@ -232,6 +242,31 @@ class TorchModelRunner:
         del self._images, self._prefill, self._steps
         self._buffers.clear()
         self.free_memory()
+
+    def _restore_pages(self, slot: Slot, index: int, row: BatchItem) -> None:
+        """Write the stored keys and values of a row's image; NaN where they are missing, which fails this row only."""
+        table = self._leading_pages(slot, index, row)
+        stored = self._images.pages(row.jobs[0].number)
+        if stored is None:
+            self.cache.spoil(table)
+        else:
+            self.cache.put(table, stored)
+
+    def _keep_pages(self, slot: Slot, index: int, row: BatchItem) -> None:
+        """Have keys and values of a leading image kept that a row has computed, if that is worth it."""
+        sequence, keeper = row.sequence, self._keeper
+        if keeper is None or row.start or not row.jobs or sequence.image is None or sequence.prompt_block:
+            return
+        job, positions = row.jobs[0], sequence.prefix_len
+        if job.failed or self._images.embeddings(job.number) is None:
+            return
+        pages = -(-positions // self.shape.page_size)
+        if keeper.store.wants("pages", positions, pages * self.cache.page_bytes):
+            keeper.keep(job, "pages", self.cache.take(self._leading_pages(slot, index, row)), positions)
+
+    def _leading_pages(self, slot: Slot, index: int, row: BatchItem) -> Tensor:
+        count = -(-row.sequence.prefix_len // self.shape.page_size)
+        return self._buffers[slot.index].rows[index, PAGES : PAGES + count].long()
 
     def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
         return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape)

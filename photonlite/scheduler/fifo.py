@@ -266,7 +266,10 @@ class FifoPolicy:
         queue.remove(sequence)
         self.running.start(sequence)
         index = len(sequence.tokens) if sequence.samples else None
-        return BatchItem(sequence, start, sequence.num_tokens - start, index, self.encoder.pop(sequence, start))
+        jobs = self.encoder.pop(sequence, start)
+        if start == 0 and sequence.skips_image and any(job.has_pages for job in jobs):
+            start = sequence.prefix_len
+        return BatchItem(sequence, start, sequence.num_tokens - start, index, jobs)
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)

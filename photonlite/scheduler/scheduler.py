@@ -131,7 +131,8 @@ class Scheduler:
             return
         failed = [isinstance(outcome, Exception) for outcome in outcomes]
         if not any(failed):
-            self.policy.model_of(step.plan).observe(step.plan.size, step.device_s)
+            if not step.plan.stored_images:  # which say nothing about the cost of crops
+                self.policy.model_of(step.plan).observe(step.plan.size, step.device_s)
         elif step.kind == "encode":
             for group in step.plan.groups:
                 self.encoder.fail(group.job)

@@ -98,13 +98,13 @@ def test_each_skill_passes_its_text_to_the_model(
 def test_model_options_reach_load(fake: FakeModel, image: str) -> None:
     main(["detect", image, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"])
 
-    assert fake.loaded == [{"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32"}]
+    assert fake.loaded == [{"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32", "engine": {}}]
 
 
 def test_without_options_the_model_uses_its_defaults(fake: FakeModel, image: str) -> None:
     main(["detect", image, "mug"])
 
-    assert fake.loaded == [{"model": None, "revision": None, "device": "auto", "dtype": "auto"}]
+    assert fake.loaded == [{"model": None, "revision": None, "device": "auto", "dtype": "auto", "engine": {}}]
     assert fake.asked[0][-1] is None
 
 

@@ -17,6 +17,7 @@ from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Toke
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
+from photonlite.sequence import StoredImage
 from tests.cache.sequences import check_pool
 
 PREFIX = 10
@@ -65,10 +66,17 @@ class FakeImage:
     failure: BaseException | None = None
     asked: int = 0
     dropped: int = 0
+    stored: StoredImage | None = None
 
     @property
-    def crops(self) -> ImageCrops | None:
-        return ImageCrops(np.zeros((3, 2, 2, 3), np.uint8), (1, 2)) if self.cut else None
+    def crops(self) -> ImageCrops | StoredImage | None:
+        return (
+            self.stored
+            if self.stored is not None
+            else ImageCrops(np.zeros((3, 2, 2, 3), np.uint8), (1, 2))
+            if self.cut
+            else None
+        )
 
     def request_crops(self) -> None:
         self.asked += 1

@@ -4,6 +4,7 @@ import errno
 import time
 import traceback
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,7 @@ from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError,
 from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
 from photonlite.request import Token
 from photonlite.runner.slots import Pipeline
-from photonlite.sequence import Sequence
+from photonlite.sequence import HostTensor, Sequence, StoredImage
 from tests.cache.sequences import state_of
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
@@ -266,6 +267,21 @@ def test_launches_that_ran_out_of_memory_are_retried_in_smaller_batches(call: st
 
     assert [sink.ends[0].error for sink in sinks + texts] == [None] * 8
     assert bench.core.metrics.crops_encoded >= 12
+    assert bench.everything_is_free()
+
+
+def test_a_stored_image_is_counted_as_restored_and_says_nothing_about_the_cost_of_crops() -> None:
+    bench = Bench(ends_at(3))
+    bench.runner.per_crop = 0.5
+    stored = FakeImage("stored", stored=StoredImage(HostTensor(np.zeros(4, np.uint8), (1, 1, 1), "float32")))
+    sinks = [bench.ask(image=stored), bench.ask(image=FakeImage("fresh"))]
+
+    bench.run()
+
+    metrics, cost = bench.core.metrics, bench.scheduler.policy.crops
+    assert [sink.ends[0].error for sink in sinks] == [None, None]
+    assert (metrics.crops_encoded, metrics.images_restored, metrics.prefix_misses) == (3, 1, 2)
+    assert cost.observed == metrics.steps["encode"] - 1
     assert bench.everything_is_free()
 
 

@@ -22,7 +22,7 @@ from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, image_key, share_tasks
-from photonlite.sequence import UncutImage
+from photonlite.sequence import HostTensor, StoredImage, UncutImage
 from tests.images.bombs import BOMBS
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
@@ -396,3 +396,65 @@ def test_a_part_of_an_image_is_cut_as_an_image_of_its_pixels_when_it_is_requeste
         assert isinstance(part.crops, ImageCrops)
         assert isinstance(wanted, ImageCrops)
         assert np.array_equal(part.crops.pixels, wanted.pixels)
+
+
+class Stored:
+    """Embeddings by key; some are in memory, others on a disk."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, StoredImage] = {}
+        self.disk: dict[str, StoredImage] = {}
+        self.threads: list[str] = []
+
+    def find(self, key: str) -> StoredImage | None:
+        return self.memory.get(key)
+
+    def expects(self, key: str, cache_salt: str) -> bool:
+        return key in self.disk
+
+    def load(self, key: str, cache_salt: str) -> StoredImage | None:
+        self.threads.append(threading.current_thread().name)
+        return self.memory.get(key) or self.disk.get(key)
+
+
+def make_stored() -> StoredImage:
+    return StoredImage(HostTensor(np.zeros(4, np.uint8), (1, 1, 1), "float32"))
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_embeddings_in_memory_take_the_place_of_crops_at_once(bell: Bell, packs: bool) -> None:
+    stored = Stored()
+    pool = ImagePool(SPEC, ImageLimits(), 1, packs=packs, on_ready=bell.ring, stored=stored)
+    whole = pool.prepare(make_image())
+    box = 0, 0, 20, 20
+    stored.memory = {whole.key: make_stored(), whole.part(box).key: make_stored()}
+
+    again = pool.prepare(make_image())
+    pool.close()
+
+    assert again.crops is stored.memory[again.key]
+    assert again.part(box).crops is stored.memory[again.part(box).key]
+    assert again.part((0, 0, 20, 21)).crops is None
+    assert stored.threads == []
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_embeddings_on_a_disk_are_read_by_the_pool_when_the_engine_asks(bell: Bell, packs: bool) -> None:
+    stored = Stored()
+    pool = ImagePool(SPEC, ImageLimits(), 1, packs=packs, on_ready=bell.ring, stored=stored)
+    stored.disk[pool.prepare(make_image()).key] = make_stored()
+
+    again = pool.prepare(make_image())
+    assert again.crops is None  # nothing is packed, and nothing is read before it is needed
+    assert stored.threads == []
+    again.request_crops()
+    bell.wait()
+    assert again.crops is stored.disk[again.key]
+    again.drop_crops()
+    stored.disk.clear()  # deleted while in use, or damaged
+    again.request_crops()
+    bell.wait()
+    pool.close()
+
+    assert isinstance(again.crops, UncutImage if packs else ImageCrops)
+    assert [name.startswith("photonlite-images") for name in stored.threads] == [True, True]

@@ -27,6 +27,7 @@ from photonlite.runner.buffers import kv_format
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
+from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, Spread, TorchModelRunner
 from tests.cache.sequences import NamedImage
 from tests.plain import PlainRunner, Sampler
@@ -35,7 +36,15 @@ from tests.tiny import CPU, tiny_model
 COORDINATE, SIZE = Allowed((5,), coordinate=5), Allowed((6,), size=6)
 OBJECT_OR_END = Allowed((5, 0), coordinate=5, end=0)
 TEXT = Allowed(suppressed=(0,))
-_ANYBODY: Any = None
+
+
+class Anybody:
+    """The leader of all jobs."""
+
+    cache_salt = ""
+
+
+_ANYBODY: Any = Anybody()
 
 
 class Mark:
@@ -128,6 +137,7 @@ class Rig:
         fused: bool = False,
         kv_dtype: KvDtype = "auto",
         spread: Spread | None = None,
+        keeper: ImageKeeper | None = None,
     ) -> None:
         self.device = device
         self.model = tiny_model(config).to(device, dtype)
@@ -149,7 +159,7 @@ class Rig:
         pages = 8 * max_pages
         self.model_runner = TorchModelRunner(  # type: ignore[arg-type]
             self.spied, device, dtype, RunnerLimits(slots, pages, depth=2, max_crops=8, image_bytes=1 << 16),
-            fused=FusedParts(prompts=prompts, steps=steps), kv=kv, spread=spread,
+            fused=FusedParts(prompts=prompts, steps=steps), kv=kv, spread=spread, keeper=keeper,
         )  # fmt: skip
         if sizes:
             self.model_runner.capture(GraphOptions(sizes), Played() if device is CPU else None)

@@ -71,3 +71,24 @@ def test_copies_take_whole_pages_of_all_layers_in_their_order(dtype: torch.dtype
     for now, before in ((cache.keys, keys), (cache.values, values)):
         for page, source in enumerate((0, 3, 3, 3)):
             assert torch.equal(now[:, page].double(), before[:, source])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, FP8])
+def test_pages_that_were_taken_can_be_put_elsewhere(dtype: torch.dtype) -> None:
+    scales = ((1.0, 1.0),) * SHAPE.layers if dtype == FP8 else ()
+    cache = PagedCache(SHAPE, 8, PAGE, CPU, dtype, scales)
+    for tensor in (cache.keys, cache.values):
+        tensor.copy_(torch.randn(tensor.shape))
+    keys, values = cache.keys.clone(), cache.values.clone()
+
+    taken = cache.take(torch.tensor([5, 2]))
+    cache.put(torch.tensor([1, 7]), taken)
+
+    assert taken.nbytes == 2 * cache.page_bytes
+    source = [0, 5, 2, 3, 4, 5, 6, 2]
+    for tensor, before in ((cache.keys, keys), (cache.values, values)):
+        assert torch.equal(tensor.float(), before.float()[:, source])
+    cache.spoil(torch.tensor([3]))
+    assert cache.keys[:, 3].float().isnan().all()
+    assert cache.values[:, 3].float().isnan().all()
+    assert not cache.keys[:, [1, 2, 4]].float().isnan().any()

@@ -23,8 +23,10 @@ from photonlite.request import Allowed, Token
 from photonlite.runner import torch_model_runner
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.slots import PAGES
+from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.tokens import sample_from_hidden
 from photonlite.runner.torch_model_runner import decode_attention
+from photonlite.sequence import HostTensor, StoredImage
 from tests.kernels.images import noise, pillows
 from tests.runner.cached import Rows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
@@ -473,3 +475,96 @@ def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
     assert fixed.shape[1] == PAGES
     for row, position in enumerate(cached):
         assert torch.allclose(out[row], rows.seen(row, position, position + 1, 0), atol=1e-12)
+
+
+class Kept:
+    """A store that takes everything."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, HostTensor] = {}
+
+    def wants(self, kind: str, units: int, size: int) -> bool:
+        return True
+
+    def keep(self, key: str, cache_salt: str, kind: str, tensor: HostTensor, units: int) -> None:
+        assert units == {"embeddings": 3, "pages": 26}[kind]
+        self.found[kind] = tensor
+
+    @property
+    def image(self) -> StoredImage:
+        return StoredImage(self.found["embeddings"], self.found["pages"])
+
+
+def keeping(**options: Any) -> tuple[Rig, Kept]:
+    """Make a rig whose runner has kept what it computed for an image of three crops."""
+    store, config = Kept(), tiny_config()
+    device = options.get("device", CPU)
+    rig = Rig(config, keeper=ImageKeeper(device, store), **options)
+    first = Story(words_of(1, 77, 2, 40, 3), BOXES, make_image(config, (1, 2)))
+    job = rig.job(first.crops)  # type: ignore[arg-type]
+    rig.encode(CropGroup(job, 0, job.total))
+    rig.prefill([first], [rig.fresh(first, job)])
+    rig.model_runner._keeper.close()  # type: ignore[union-attr]
+    rig.model_runner._keeper = rig.model_runner._images._keeper = None
+    rig.poison()
+    return rig, store
+
+
+def restored(rig: Rig, story: Story, image: StoredImage) -> BatchItem:
+    """Begin a story behind its stored image."""
+    job = rig.job(image)  # type: ignore[arg-type]
+    rig.encode(CropGroup(job, 0, 1))
+    sequence = rig.open(story)
+    return BatchItem(sequence, sequence.prefix_len, sequence.num_tokens - sequence.prefix_len, 0, (job,))
+
+
+@both
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+@pytest.mark.parametrize(("device", "dtype"), DEVICES)
+def test_prompts_go_on_behind_stored_keys_and_values_as_behind_computed_ones(
+    packed: bool, kv_dtype: KvDtype, device: torch.device, dtype: torch.dtype
+) -> None:
+    if kv_dtype == "fp8" and device is CPU and packed:
+        pytest.skip("packed prompts in FP8 are a card's")
+    rig, store = keeping(packed=packed, device=device, kv_dtype=kv_dtype, dtype=dtype)
+    crops = make_image(tiny_config(), (1, 2))
+    behind = [Story(words_of(90, 41, 42, 43), (TEXT,) * 9, crops), Story(words_of(1, 77, 2, 40, 3), BOXES, crops)]
+    beside = stories(tiny_config())[2:]
+
+    rows = [restored(rig, story, store.image) for story in behind] + [rig.fresh(story) for story in beside]
+    rig.prefill([*behind, *beside], rows)
+    run(rig, [*behind, *beside], 8)
+
+    if kv_dtype == "auto":
+        assert_same(rig, [*behind, *beside])
+    else:
+        assert all(len(story.sequence.tokens) == 9 for story in behind)
+
+
+def test_a_row_whose_stored_keys_and_values_are_gone_fails_alone() -> None:
+    rig, store = keeping(dtype=torch.float64)
+    story, other = Story(words_of(90, 41), (TEXT,) * 9, make_image(tiny_config(), (1, 2))), stories(tiny_config())[1]
+    row = restored(rig, story, store.image)
+    with torch.inference_mode():
+        rig.model_runner.cache.keys.zero_()  # what lies there would be taken for the image
+        rig.model_runner.cache.values.zero_()
+    rig.runner.forget(row.jobs[0])
+
+    found = rig.prefill([story, other], [row, rig.fresh(other)])
+
+    assert isinstance(found[0], NumericalError)
+    assert isinstance(found[1], Token)
+
+
+def test_nothing_is_kept_of_an_image_whose_encoding_failed() -> None:
+    store, config = Kept(), tiny_config()
+    rig = Rig(config, torch.float64, keeper=ImageKeeper(CPU, store))
+    story = Story(words_of(90, 41), (TEXT,) * 9, make_image(config, (1, 2)))
+    job = rig.job(story.crops)  # type: ignore[arg-type]
+    rig.encode(CropGroup(job, 0, job.total - 1))
+    job.failed = True
+    rig.encode(CropGroup(job, job.total - 1, 1))
+
+    rig.prefill([story], [rig.fresh(story, job)])
+
+    assert store.found == {}

@@ -8,11 +8,13 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SCORES, WITH_SIZES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
-from photonlite.sequence import UncutImage
+from photonlite.sequence import StoredImage, UncutImage
 from tests.simulation.model import (
     BOS_CELL,
     COORDINATE_BITS,
@@ -97,6 +99,9 @@ class SymbolicBody:
         cells: The KV cache.
         features: Crops that were encoded for each job, until forgotten.
         embeddings: What they made when they were all there, until forgotten.
+        kept: Embeddings of images that were encoded, by their keys, as a store has them.
+        kept_pages: Cells of BOS and image that were computed for them.
+        pages: Stored cells of BOS and image, where a job has them.
         uncut: Crops that the device has made of whole images, for launches to come.
     """
 
@@ -116,7 +121,10 @@ class SymbolicBody:
         self.cells = [_STALE] * (pages * shape.page_size)
         self.features: dict[int, list[int]] = {}
         self.embeddings: dict[int, int] = {}
+        self.kept: dict[str, int] = {}
+        self.kept_pages: dict[str, list[int]] = {}
         self.uncut: dict[int, tuple[int, ...]] = {}
+        self.pages: dict[int, list[int]] = {}
         self.closed = False
         self._prefix_length = prefix_length
         self._padded = {
@@ -148,12 +156,15 @@ class SymbolicBody:
             if job.failed:
                 self.forget(job)
                 continue
+            if isinstance(job.crops, StoredImage):
+                self.embeddings[job.number], *self.pages[job.number] = crops
+                continue
             if isinstance(job.crops, UncutImage):
                 crops = self._cut(group, crops)
             features = self.features.setdefault(job.number, [])
             features += crops
             if len(features) == job.total:
-                self.embeddings[job.number] = embed_image(features)
+                self.embeddings[job.number] = self.kept[job.key] = embed_image(features)
                 del self.features[job.number]
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
@@ -164,6 +175,8 @@ class SymbolicBody:
         for row, table in zip(plan.rows, twin.rows, strict=True):
             start, end, cell = row.start, row.start + row.count, NAN
             if start > 0:
+                if row.jobs and row.restores:
+                    self._restore(row, table)
                 cell = cells[_place(table, start - 1, size)]
             else:
                 leading = self._leading(row)
@@ -172,6 +185,8 @@ class SymbolicBody:
                     leading = block_cells(leading, [next(tokens) for _ in range(count)])
                 for position, cell in enumerate(leading):
                     cells[_place(table, position, size)] = cell
+                if row.jobs and not row.sequence.prompt_block and NAN not in leading:
+                    self.kept_pages[row.jobs[0].key] = list(leading)
                 start = len(leading)
             for position in range(start, end):
                 token = next(tokens)
@@ -268,6 +283,7 @@ class SymbolicBody:
         self.uncut.pop(job.number, None)
         self.features.pop(job.number, None)
         self.embeddings.pop(job.number, None)
+        self.pages.pop(job.number, None)
 
     def free_memory(self) -> None:
         """Nothing is kept but features and embeddings, which `forget` frees."""
@@ -284,6 +300,14 @@ class SymbolicBody:
         if end == group.job.total:
             self.uncut.pop(number, None)
         return crops
+
+    def _restore(self, row: BatchItem, table: list[int]) -> None:
+        """Write the stored cells of a row's image, of which its prompt computes none; NaNs where they are missing."""
+        if row.start != self._prefix_length:
+            raise Violation(f"a prompt begins at {row.start}, but its image ends at {self._prefix_length}")
+        stored = self.pages.get(row.jobs[0].number) or [NAN] * self._prefix_length
+        for position, cell in enumerate(stored):
+            self.cells[_place(table, position, self.shape.page_size)] = cell
 
     def _leading(self, row: BatchItem) -> list[int]:
         """Return the cells of BOS and image; NaNs where crops of it are missing."""
@@ -312,6 +336,9 @@ def _uploaded(group: CropGroup) -> tuple[int, ...]:
     if isinstance(crops, UncutImage):
         data = crops.packed.tobytes() if group.first == 0 else b""
         return tuple(int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 3))
+    if isinstance(crops, StoredImage):
+        tensors = (crops.embeddings, crops.pages)
+        return tuple(number for one in tensors if one is not None for number in one.data.view(np.int64).tolist())
     chosen = crops.pixels[group.first : group.first + group.count]
     return tuple(int.from_bytes(crop.tobytes(), "little") for crop in chosen)
 

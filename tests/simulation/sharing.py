@@ -30,13 +30,14 @@ class Sharing:
         copied = {copy.target: copy.source for copy in step.plan.copies}
         for row in step.rows:
             number, cache_salt, pages = row.sequence.number, row.sequence.request.cache_salt, row.sequence.pages
-            for page in pages[: -(-row.start // size)]:
+            first = 0 if row.restores else row.start
+            for page in pages[: -(-first // size)]:
                 source = copied.get(page, page)
                 if (owner := salts.get(source, cache_salt)) != cache_salt:
                     raise Violation(f"sequence {number} of {cache_salt!r} reads page {source}, written for {owner!r}")
-            for page in pages[row.start // size : -(-(row.start + row.count) // size)]:
+            for page in pages[first // size : -(-(row.start + row.count) // size)]:
                 salts[page] = cache_salt
-            seen["prefix hits of tenants"] += row.start > 0 and step.kind == "prefill" and bool(cache_salt)
+            seen["prefix hits of tenants"] += first > 0 and step.kind == "prefill" and bool(cache_salt)
         for save in step.plan.saves:
             salts[save.target] = salts[save.source]
 

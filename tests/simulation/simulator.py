@@ -18,6 +18,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from photonlite.batch import Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
@@ -29,7 +31,7 @@ from photonlite.runner.step_executor import StepExecutor
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import ImageRef, Sequence, Sink, UncutImage
+from photonlite.sequence import HostTensor, ImageRef, Sequence, Sink, StoredImage, UncutImage
 from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes
 from tests.simulation import invariants
@@ -159,6 +161,7 @@ class Simulation:
             self.seen.update(trap.sites)
         self.seen["given up before their deadlines"] += self.core.metrics.dropped_hopeless
         self.seen["pre-emptions"] += self.core.metrics.preemptions
+        self.seen["images restored"] += self.core.metrics.images_restored
         self.seen["evictions"] += self.cache.prefix.evictions
         self.seen["padding rows"] += self.core.metrics.padding_rows
 
@@ -185,7 +188,7 @@ class Simulation:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             if 0 < row.start < row.sequence.block - 1:
                 raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")
-            resumed = row.start > 0 and step.kind == "prefill"
+            resumed = row.start > 0 and step.kind == "prefill" and not row.restores
             self.seen["hits of whole prompts"] += resumed and row.sequence.prompt_block > 0
             self.seen["rows of real-time sequences"] += row.sequence.realtime
             self.seen["prefix hits"] += resumed
@@ -383,7 +386,8 @@ class Simulation:
             crops, before = self._crops[ask.image], scenario.prefix_length
             key = f"image {ask.image} of {ask.cache_salt!r}"
             self.crops[key] = len(self.images[ask.image].pixels)
-            image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut)
+            restore = self._restore if ask.hostility is None else (lambda key: None)
+            image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut, restore)
         begun = ask.seed % min(3, len(request.prompt) or 1) if scenario.prefix_lm else None
         block = 0 if begun is None else before + len(request.prompt) - begun
         draws = ask.temperature, ask.top_p, ask.seed
@@ -405,6 +409,21 @@ class Simulation:
             image = None if image is None else HostileImage(image, trap)
         watch.sequence = Sequence(number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block)
         return watch.sequence
+
+    def _restore(self, key: str) -> StoredImage | None:
+        """Return an image's embeddings, as a store would; None where they were never made, or cannot be read."""
+        embeddings = self.body.kept.get(key)
+        if embeddings is None or not self.scenario.stored:
+            return None
+        if self._random() >= self.scenario.stored:
+            self.seen["stored images that could not be read"] += 1
+            return None
+        self.seen["stored images"] += 1
+        cells = self.body.kept_pages.get(key)
+        if cells is None or self._random() >= self.scenario.stored:
+            return StoredImage(_numbers([embeddings]))
+        self.seen["stored pages"] += 1
+        return StoredImage(_numbers([embeddings]), _numbers(cells))
 
     def _cut(self, ask: Ask) -> CutCrops | UncutImage:
         """Return an image's crops, or for every other image one that the device cuts."""
@@ -507,3 +526,7 @@ class Simulation:
 def _settings(temperature: float, top_p: float, *, penalized: bool) -> SamplingSettings:
     """Return settings, which do not change: few differ."""
     return SamplingSettings(temperature=temperature, top_p=top_p, repetition_penalty=1.5 if penalized else 1.0)
+
+
+def _numbers(values: list[int]) -> HostTensor:
+    return HostTensor(np.array(values, np.int64).view(np.uint8), (len(values),), "int64")

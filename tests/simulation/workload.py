@@ -14,7 +14,7 @@ from photonlite.grammar.automata.tables import words
 from photonlite.request import Token
 from photonlite.runner.slots import SlotShape
 from photonlite.scheduler.limits import Limits
-from photonlite.sequence import UncutImage
+from photonlite.sequence import StoredImage, UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
 from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS
@@ -61,6 +61,7 @@ class Scenario:
         failures: For each kind of call, numbers of calls that fail.
         spoiled: Chance that a row's numbers turn into NaNs.
         prefix_lm: Whether whole prompts attend in both directions.
+        stored: Chance that the embeddings of an image that was encoded before can be read in place of its crops.
         deadly: The call from which on every launch fails; None for never.
     """
 
@@ -88,6 +89,7 @@ class Scenario:
     spoiled: float
     deadly: int | None
     prefix_lm: bool
+    stored: float
 
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
@@ -151,6 +153,7 @@ class LateImage:
         delay: Ticks from the first question on.
         failure: What comes instead of the crops; None where they come.
         ask: Is called at the first question.
+        restore: Returns the embeddings of an image, given its key, when they are stored and can be read.
     """
 
     size = None
@@ -162,10 +165,12 @@ class LateImage:
         delay: int,
         failure: Exception | None,
         ask: Callable[["LateImage"], None],
+        restore: Callable[[str], StoredImage | None] = lambda key: None,
     ) -> None:
         self.key = key
         self.delay = delay
-        self.crops: CutCrops | UncutImage | None = None
+        self.crops: CutCrops | UncutImage | StoredImage | None = None
+        self._restore = restore
         self.failure: Exception | None = None
         self._cut = cut
         self._failure = failure
@@ -186,7 +191,7 @@ class LateImage:
         """Deliver the crops, or the failure."""
         self.failure = self._failure
         if self._failure is None:
-            self.crops = self._cut
+            self.crops = self._restore(self.key) or self._cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +290,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         spoiled=0.004 if random.random() < 0.2 else 0.0,
         deadly=random.randrange(60) if random.random() < 0.03 else None,
         prefix_lm=random.random() < 0.2,
+        stored=random.choice((0.0, 0.5, 0.9)),
     )
 
 

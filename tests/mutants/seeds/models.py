@@ -101,4 +101,18 @@ MUTANTS = [
         "self.config.dim**0.5",
         "tests/models/paligemma/test_model.py",
     ),
+    Mutant(
+        "checkpoints are told apart by their beginning",
+        "models/fingerprint.py",
+        "        file.seek(start)\n",
+        "",
+        "tests/models/test_fingerprint.py",
+    ),
+    Mutant(
+        "files that were changed keep their fingerprint",
+        "models/fingerprint.py",
+        'f"{path.resolve()} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}"',
+        'f"{path.resolve()} {state.st_size}"',
+        "tests/models/test_fingerprint.py",
+    ),
 ]

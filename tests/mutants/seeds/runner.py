@@ -3,6 +3,7 @@
 from tests.mutants.mutant import CORE, SIMULATION, Mutant
 
 RANKS = "tests/models/test_parallel.py tests/runner/ranks/test_model_runner.py"
+STORED = "tests/runner/test_stored_images.py"
 MUTANTS = [
     Mutant(
         "other ranks keep the tokens of earlier steps",
@@ -223,5 +224,54 @@ MUTANTS = [
         "blocks = [max(0, row.block - row.start) for row in rows]",
         "blocks = [0 if row.start else row.block for row in rows]",
         "tests/runner/test_prefill.py",
+    ),
+    Mutant(
+        "restored embeddings of a forgotten image stay",
+        "runner/stored_images.py",
+        "        self._restored.pop(job.number, None)\n        self.inner.forget(job)\n",
+        "        self.inner.forget(job)\n",
+        STORED,
+    ),
+    Mutant(
+        "stored images are encoded as crops too",
+        "runner/stored_images.py",
+        "[group for group in groups if not group.job.is_stored]",
+        "list(groups)",
+        STORED,
+    ),
+    Mutant(
+        "what is kept shares the memory of what later work changes",
+        "runner/stored_images.py",
+        "tensor.contiguous().view(torch.uint8).clone()",
+        "tensor.contiguous().view(torch.uint8)",
+        STORED,
+    ),
+    Mutant(
+        "only the first level of embeddings is kept",
+        "runner/stored_images.py",
+        'keep(group.job, "embeddings", found,',
+        'keep(group.job, "embeddings", found[:1],',
+        STORED,
+    ),
+    Mutant(
+        "a row whose stored pages are gone reads what lies in its own",
+        "runner/torch_model_runner.py",
+        "            self.cache.spoil(table)\n",
+        "            pass\n",
+        "tests/runner/test_torch_model_runner.py",
+    ),
+    Mutant(
+        "keys and values of an image whose encoding failed are kept",
+        "runner/torch_model_runner.py",
+        "if job.failed or self._images.embeddings(job.number) is None:",
+        "if False:",
+        "tests/runner/test_torch_model_runner.py",
+    ),
+    Mutant(
+        "stored keys and values are exchanged",
+        "runner/buffers.py",
+        "zip((self.keys, self.values), stored, strict=True)",
+        "zip((self.values, self.keys), stored, strict=True)",
+        "tests/runner/test_buffers.py",
     ),
 ]

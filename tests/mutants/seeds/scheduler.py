@@ -400,4 +400,18 @@ MUTANTS = [
         "",
         "tests/scheduler/test_policy.py",
     ),
+    Mutant(
+        "what is copied from the host counts as the time of crops",
+        "scheduler/scheduler.py",
+        "if not step.plan.stored_images:",
+        "if True:",
+        "tests/engine/test_core.py",
+    ),
+    Mutant(
+        "a prompt begins behind its image though no pages are stored",
+        "scheduler/fifo.py",
+        "sequence.skips_image and any(job.has_pages for job in jobs)",
+        "sequence.skips_image and any(job.is_stored for job in jobs)",
+        SIMULATION,
+    ),
 ]

@@ -1,0 +1,54 @@
+"""The store of a model: what its embeddings depend on, and where they are kept."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import photonlite
+from photonlite.cache.store.disk import DiskTier
+from photonlite.cache.store.policy import TierPolicy
+from photonlite.cache.store.store import DiskStore, ImageStore
+from photonlite.config import EngineConfig
+from photonlite.errors import SettingsError
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.models.fingerprint import fingerprint, known_fingerprint
+from photonlite.runner.stored_images import measure_bus
+
+_NOTES = "checkpoints"
+_PROBE_BYTES = 16 * 2**20
+_ADAPTER = ""  # whose embeddings: part of the key
+
+
+def open_store(
+    loaded: LoadedModel,
+    device: torch.device,
+    dtype: torch.dtype,
+    config: EngineConfig,
+    unit_costs: Callable[[], tuple[float | None, float | None]],
+) -> ImageStore | None:
+    """Open the tiers that a configuration has; None if it has none.
+
+    Raises a SettingsError for a folder that cannot be written, or a model that has no files to be known by.
+    """
+    # Ranks of tensor parallelism have a part of the keys and values each.
+    policy = TierPolicy(unit_costs, pages=config.tensor_parallel == 1, copies=device.type == "cuda")
+    if config.embedding_cache_bytes:
+        policy.note_read("memory", _PROBE_BYTES, measure_bus(device, _PROBE_BYTES))
+    if config.store is None:
+        return ImageStore(config.embedding_cache_bytes, policy) if config.embedding_cache_bytes else None
+    files = loaded.files
+    if files is None:
+        raise SettingsError("engine setting 'store' is for models that were loaded from files: leave it out")
+    folder = Path(config.store).expanduser()
+    tier, notes = DiskTier(folder, config.store_bytes), folder / _NOTES
+    numbers = [device.type, str(dtype), f"fp8 {config.fp8_linears}", f"fused {config.fused}"]
+    pages = [f"kv {config.kv_dtype}", f"page {config.page_size}"]
+    rules = [repr(loaded.model.crop_spec), f"adapter {_ADAPTER}"]
+
+    def context(content: str) -> str:
+        return "\n".join(["photonlite", photonlite.__version__, torch.__version__, content, *numbers, *pages, *rules])
+
+    known = known_fingerprint(files, notes)
+    found = context(known) if known is not None else lambda: context(fingerprint(files, notes))
+    return ImageStore(config.embedding_cache_bytes, policy, DiskStore(tier, found, policy))

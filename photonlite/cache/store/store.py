@@ -1,0 +1,196 @@
+"""The store: what was computed for images, behind the prefix cache, so that a later question does not compute it again.
+
+```
+prefix cache (device) ── evicted ──> host memory ──> disk, shared by processes
+                                       └── a later question about the same image takes what is nearest
+```
+
+It goes to the tiers where it pays when it is made (see `policy`), and comes from the first that has it. In this process
+it is known by the image's key, which holds pixels and cache salt; on a disk also by all else that it depends on.
+"""
+
+import hashlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from photonlite.cache.store.disk import DiskTier
+from photonlite.cache.store.memory import MemoryTier
+from photonlite.cache.store.policy import Kind, TierPolicy
+from photonlite.images.crops import Allocator, allocate_array
+from photonlite.sequence import HostTensor, StoredImage
+
+_logger = logging.getLogger("photonlite")
+
+_WAITING_BYTES: Final = 64 * 2**20
+"""That wait to be written; beyond that, where a disk is slower than the device, more is not."""
+
+_LEAST_IMAGES: Final = 4
+"""Images whose pages host memory must have room for, or none are copied there."""
+
+_PROBE_BYTES: Final = 4 * 2**20
+
+
+class DiskStore:
+    """The disk tier for one model.
+
+    `context` is all that computed numbers depend on but the image, as text. Where finding it out takes seconds it is a
+    function, called on the thread that writes; until then the disk has nothing. That thread measures the disk at first.
+    """
+
+    def __init__(self, tier: DiskTier, context: str | Callable[[], str], policy: TierPolicy) -> None:
+        self.loads = 0
+        self.misses = 0  # that `has` had promised: damaged, or removed meanwhile
+        self.skipped = 0  # that were not written, because too much waited
+        self._tier = tier
+        self._policy = policy
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-store")
+        self._context: Future[str] = Future()
+        if isinstance(context, str):
+            self._context.set_result(context)
+        else:
+            self._thread.submit(self._find_context, context)
+        self.measured = self._thread.submit(self._measure)
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def has(self, key: str, cache_salt: str, kind: Kind) -> bool:
+        full = self._full_key(key, kind)
+        return full is not None and self._policy.pays(kind, "disk") and self._tier.has(full, cache_salt)
+
+    def read(self, key: str, cache_salt: str, kind: Kind, buffer: Allocator) -> HostTensor | None:
+        full, begun = self._full_key(key, kind), time.perf_counter()
+        found = None if full is None else self._tier.read(full, cache_salt, buffer)
+        if found is not None:
+            self._policy.note_read("disk", found.data.nbytes, time.perf_counter() - begun)
+        self.loads, self.misses = self.loads + (found is not None), self.misses + (found is None)
+        return found
+
+    def write(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor) -> None:
+        """Write numbers on another thread if that pays; returns at once."""
+        size = tensor.data.nbytes
+        with self._lock:
+            if self._waiting and self._waiting + size > _WAITING_BYTES:
+                self.skipped += 1
+                return
+            self._waiting += size
+        self._thread.submit(self._write, key, cache_salt, kind, tensor)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._thread.shutdown()
+
+    def _find_context(self, context: Callable[[], str]) -> None:
+        try:
+            self._context.set_result(context())
+        except Exception as error:
+            _logger.warning("nothing is stored on disk", exc_info=True)
+            self._context.set_exception(error)
+
+    def _measure(self) -> None:
+        try:
+            self._policy.note_read("disk", _PROBE_BYTES, self._tier.measure(_PROBE_BYTES))
+        except OSError as error:
+            _logger.warning("the store's disk is not measured: %s", error)
+
+    def _write(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor) -> None:
+        try:
+            full = self._full_key(key, kind)
+            if full is not None and self._policy.pays(kind, "disk"):
+                self._tier.write(full, cache_salt, tensor)
+        except Exception:
+            _logger.exception("what was computed for an image is not stored")
+        finally:
+            with self._lock:
+                self._waiting -= tensor.data.nbytes
+
+    def _full_key(self, key: str, kind: Kind) -> str | None:
+        """Return the name of an image's numbers on disk; None while that is unknown, or where it failed."""
+        if not self._context.done() or self._context.exception() is not None:
+            return None
+        return hashlib.sha256(f"{self._context.result()}\n{kind} {key}".encode()).hexdigest()
+
+
+class ImageStore:
+    """Numbers of images in host memory, at most `memory_bytes`, and on a disk; any thread may call all methods."""
+
+    def __init__(self, memory_bytes: int, policy: TierPolicy, disk: DiskStore | None = None) -> None:
+        self.policy = policy
+        self.buffer: Allocator = allocate_array  # memory from which the device copies
+        self._memory = MemoryTier(memory_bytes)
+        self._disk = disk
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        return {"stored_tensors": len(self._memory), "stored_bytes": self._memory.bytes}
+
+    @property
+    def counters(self) -> dict[str, int]:
+        disk = self._disk
+        return {} if disk is None else {"store_loads": disk.loads, "store_misses": disk.misses}
+
+    def find(self, key: str) -> StoredImage | None:
+        """Return what host memory has of an image, if its embeddings are there; does not wait."""
+        if not self.policy.pays("embeddings", "memory"):
+            return None
+        embeddings = self._memory.get(_name(key, "embeddings"))
+        return None if embeddings is None else StoredImage(embeddings, self._pages_in_memory(key))
+
+    def expects(self, key: str, cache_salt: str) -> bool:
+        """Whether `load` is likely to find more than `find` does; reads nothing."""
+        return self._disk is not None and self._disk.has(key, cache_salt, "embeddings")
+
+    def load(self, key: str, cache_salt: str) -> StoredImage | None:
+        """Return what is stored of an image, from the nearest tier; may read a disk, and never raises."""
+        try:
+            embeddings = self._memory.get(_name(key, "embeddings")) or self._read(key, cache_salt, "embeddings")
+            if embeddings is None:
+                return None
+            return StoredImage(embeddings, self._pages_in_memory(key) or self._read(key, cache_salt, "pages"))
+        except Exception:  # such as memory that is short: the image is encoded
+            _logger.warning("what is stored of an image is not read", exc_info=True)
+            return None
+
+    def wants(self, kind: Kind, units: int, size: int) -> bool:
+        """Whether so many bytes, of crops or positions, are worth a copy to the host."""
+        self.policy.note_units(kind, units, size)
+        remembered = size <= self._memory.limit // _LEAST_IMAGES and self.policy.repays(kind, "memory")
+        return remembered or (self._disk is not None and self.policy.repays(kind, "disk"))
+
+    def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
+        """Keep what was computed for an image; does not wait for a disk."""
+        self.policy.note_units(kind, units, tensor.data.nbytes)
+        self._remember(key, kind, tensor)
+        if self._disk is not None:
+            self._disk.write(key, cache_salt, kind, tensor)
+
+    def close(self) -> None:
+        """Write what waits to be written."""
+        if self._disk is not None:
+            self._disk.close()
+
+    def _pages_in_memory(self, key: str) -> HostTensor | None:
+        return self._memory.get(_name(key, "pages")) if self.policy.pays("pages", "memory") else None
+
+    def _read(self, key: str, cache_salt: str, kind: Kind) -> HostTensor | None:
+        if self._disk is None or not self._disk.has(key, cache_salt, kind):
+            return None
+        found = self._disk.read(key, cache_salt, kind, self.buffer)
+        if found is not None:
+            self._remember(key, kind, found)
+        return found
+
+    def _remember(self, key: str, kind: Kind, tensor: HostTensor) -> None:
+        saved = self.policy.saved(kind, "memory")
+        if saved > 0:
+            # While times are unknown, by the sizes that most models have: embeddings save about 30 times as much.
+            unknown = 1e-6 if kind == "embeddings" else 3e-8
+            self._memory.put(_name(key, kind), tensor, saved if saved < math.inf else unknown)
+
+
+def _name(key: str, kind: Kind) -> str:
+    return f"{kind} {key}"

@@ -1,0 +1,192 @@
+"""What was computed for images and outlives their requests: kept when it is made, and copied back later.
+
+```
+first question    crops ── upload ─> encode ─> embeddings ─> prefill of image and words ─> keys and values
+                                                  └─────────── ImageKeeper ─────────────────────┴──> a store
+a later one       StoredImage ── upload ────> embeddings ─> prefill of image and words
+                              └─ upload ────────────────────────────────────> pages ─> prefill of the words
+```
+
+Embeddings are all that an encoder gives: those of the input, and those that later layers add. Keys and values are those
+of BOS and a leading image, which depend on no words.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from photonlite.batch import CropGroup, EncodeJob
+from photonlite.runner.buffers import Buffers, transfer
+from photonlite.runner.images import Images
+from photonlite.sequence import HostTensor, StoredImage
+
+_logger = logging.getLogger("photonlite")
+
+_PENDING_BYTES = 64 * 2**20
+"""Of copies on the device that are on their way to the host, or one that is larger; part of
+`memory.WORKSPACE_BYTES`."""
+
+Kind = Literal["embeddings", "pages"]
+
+
+class Store(Protocol):
+    """Takes what was computed for images, from any thread; `units` are crops, or positions of pages."""
+
+    def wants(self, kind: Kind, units: int, size: int) -> bool:
+        """Whether so many bytes are worth a copy to the host."""
+
+    def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
+        """Keep numbers of an image; their memory is the store's."""
+
+
+class StoredImages:
+    """Images of encode launches, some of them stored; see `runner.images.Images`. The others are left to `inner`."""
+
+    def __init__(self, inner: Images, device: torch.device, keeper: "ImageKeeper | None" = None) -> None:
+        self.inner = inner
+        self.input_shape = inner.input_shape
+        self._device = device
+        self._keeper = keeper
+        self._restored: dict[int, tuple[Tensor, Tensor | None]] = {}  # embeddings, keys and values
+
+    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+        for group in groups:
+            if isinstance(stored := group.job.crops, StoredImage):
+                pages = None if stored.pages is None else _to_device(stored.pages, self._device)
+                self._restored[group.job.number] = _to_device(stored.embeddings, self._device), pages
+        if fresh := _fresh(groups):
+            self.inner.upload(buffers, fresh)
+
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+        for group in groups:
+            if group.job.failed:
+                self._restored.pop(group.job.number, None)
+            for restored in self._restored.get(group.job.number, ()) if self._device.type == "cuda" else ():
+                if restored is not None:
+                    # Allocated on the upload stream, which may use its memory again once it is free.
+                    restored.record_stream(torch.cuda.current_stream(self._device))
+        if not (fresh := _fresh(groups)):
+            return
+        self.inner.encode(buffers, fresh)
+        for group in fresh:
+            found = self.inner.embeddings(group.job.number)
+            if self._keeper is not None and found is not None:
+                self._keeper.keep(group.job, "embeddings", found, group.job.total)
+
+    def work(self, groups: Sequence[CropGroup]) -> int:
+        return self.inner.work(_fresh(groups))
+
+    def embeddings(self, job: int) -> Tensor | None:
+        return self._restored[job][0] if job in self._restored else self.inner.embeddings(job)
+
+    def pages(self, job: int) -> Tensor | None:
+        """Return stored keys and values of an image; None where there are none, or they were forgotten."""
+        return self._restored[job][1] if job in self._restored else None
+
+    def forget(self, job: EncodeJob) -> None:
+        self._restored.pop(job.number, None)
+        self.inner.forget(job)
+
+    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+        return self.inner.encode_most(buffers, images)
+
+
+class ImageKeeper:
+    """Copies what was computed for images to the host, without holding up the device or the thread that calls it.
+
+    ```
+    compute   encode ─● made ─ prefill ...
+    thread            └ page-locked memory ─ copy, on a stream of its own ─ store
+    ```
+
+    On the CPU there is nothing to wait for: it is copied at once. While much is being copied, more is not kept. What
+    goes wrong is logged: no request depends on it.
+    """
+
+    def __init__(self, device: torch.device, store: Store) -> None:
+        self.store = store
+        self._device = device
+        self._pending = 0
+        self._lock = threading.Lock()
+        self._stream: Any = None
+        self._thread: ThreadPoolExecutor | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
+
+    def keep(self, job: EncodeJob, kind: Kind, tensor: Tensor, units: int) -> None:
+        """Keep numbers of an image that no later work changes; called on the compute stream, and never raises."""
+        try:
+            place = job.key, job.leader.cache_salt, kind
+            if self._thread is None:
+                self.store.keep(*place, _on_host(tensor, tensor.contiguous().view(torch.uint8).clone()), units)
+                return
+            with self._lock:
+                if self._pending and self._pending + tensor.nbytes > _PENDING_BYTES:
+                    return
+                self._pending += tensor.nbytes
+            made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            made.record(torch.cuda.current_stream(self._device))
+            self._thread.submit(self._copy, place, tensor, made, units)
+        except Exception:  # such as memory that is short, or a thread pool that ends with the program
+            _logger.warning("what was computed for an image is not kept", exc_info=True)
+
+    def close(self) -> None:
+        """Finish what is being copied."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
+        try:
+            with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                self._stream.wait_event(made)
+                source = tensor.contiguous().view(torch.uint8)
+                host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
+                host.copy_(source, non_blocking=True)
+                # The device's memory may be used again by the compute stream only after this.
+                self._stream.synchronize()
+            self.store.keep(*place, _on_host(tensor, host), units)
+        except Exception:  # as above
+            _logger.warning("what was computed for an image is not kept", exc_info=True)
+        finally:
+            with self._lock:
+                self._pending -= tensor.nbytes
+
+
+def measure_bus(device: torch.device, size: int) -> float:
+    """Return the seconds that so many bytes take from host memory to the device."""
+    on_card = device.type == "cuda"
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=on_card)
+    target = torch.empty(size, dtype=torch.uint8, device=device)
+    for _ in range(2):  # the first copy touches the memory
+        begun = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        if on_card:
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - begun
+    return seconds
+
+
+def _fresh(groups: Sequence[CropGroup]) -> list[CropGroup]:
+    return [group for group in groups if not group.job.is_stored]
+
+
+def _on_host(tensor: Tensor, host: Tensor) -> HostTensor:
+    # The array keeps the tensor's memory.
+    return HostTensor(host.view(-1).numpy(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _to_device(stored: HostTensor, device: torch.device) -> Tensor:
+    """Return stored numbers as a tensor; on the CPU it shares their memory, which is only read."""
+    if device.type == "cpu":
+        data = torch.from_numpy(stored.data)
+    else:
+        data = torch.empty(stored.data.shape, dtype=torch.uint8, device=device)
+        transfer(data, stored.data)
+    return data.view(getattr(torch, stored.dtype)).view(stored.shape)

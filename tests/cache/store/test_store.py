@@ -1,0 +1,235 @@
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from photonlite.cache.store import store as module
+from photonlite.cache.store.disk import DiskTier, entries
+from photonlite.cache.store.policy import Kind, TierPolicy
+from photonlite.cache.store.store import DiskStore, ImageStore
+from photonlite.images.crops import allocate_array
+from photonlite.sequence import HostTensor
+
+GUARD = 60.0
+LIMIT = 10**6
+MEMORY = 1000
+
+
+def numbers(seed: int = 0, size: int = 96) -> HostTensor:
+    return HostTensor(np.random.default_rng(seed).integers(0, 256, size, np.uint8), (size // 2,), "bfloat16")
+
+
+def opened(
+    folder: Path, context: str | Callable[[], str] = "model", memory: int = MEMORY, policy: TierPolicy | None = None
+) -> ImageStore:
+    policy = policy or TierPolicy(lambda: (None, None))
+    return ImageStore(memory, policy, DiskStore(DiskTier(folder, LIMIT), context, policy))
+
+
+def kept(folder: Path, key: str = "image", salt: str = "", *, pages: bool = False) -> None:
+    """Let another process keep an image."""
+    store = opened(folder)
+    store.keep(key, salt, "embeddings", numbers(), 9)
+    if pages:
+        store.keep(key, salt, "pages", numbers(1), 730)
+    store.close()
+
+
+def test_memory_is_asked_first_and_does_not_need_the_disk(tmp_path: Path) -> None:
+    store, tensor, pages = opened(tmp_path), numbers(), numbers(1)
+    store.keep("image", "", "embeddings", tensor, 9)
+    alone = store.find("image")
+    store.keep("image", "", "pages", pages, 730)
+    store.close()
+
+    for found in (store.find("image"), store.load("image", "")):
+        assert found is not None
+        assert (found.embeddings, found.pages) == (tensor, pages)
+    assert alone is not None
+    assert alone.pages is None
+    assert store.counters == {"store_loads": 0, "store_misses": 0}
+    assert store.gauges == {"stored_tensors": 2, "stored_bytes": 192}
+
+
+@pytest.mark.parametrize("pages", [False, True])
+def test_another_process_finds_it_on_the_disk_and_keeps_it_in_memory(tmp_path: Path, pages: bool) -> None:
+    kept(tmp_path, salt="tenant", pages=pages)
+
+    store = opened(tmp_path)
+    assert store.find("image") is None
+    assert store.expects("image", "tenant")
+    assert not store.expects("image", "other")
+    found = store.load("image", "tenant")
+    store.close()
+
+    assert found is not None
+    assert np.array_equal(found.embeddings.data, numbers().data)
+    assert (found.pages is not None) is pages
+    if found.pages is not None:
+        assert np.array_equal(found.pages.data, numbers(1).data)
+    again = store.find("image")
+    assert again is not None
+    assert (again.embeddings, again.pages) == (found.embeddings, found.pages)
+    assert store.counters == {"store_loads": 1 + pages, "store_misses": 0}
+
+
+def test_pages_without_embeddings_are_of_no_use(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.keep("image", "", "pages", numbers(), 730)
+    store.close()
+    assert store.find("image") is store.load("image", "") is None
+    assert not store.expects("image", "")
+
+
+def test_another_checkpoint_precision_or_rule_finds_nothing(tmp_path: Path) -> None:
+    kept(tmp_path)
+    store = opened(tmp_path, "another model")
+
+    assert not store.expects("image", "")
+    assert store.load("image", "") is None
+    store.close()
+
+
+def test_while_the_checkpoint_is_hashed_the_disk_has_nothing_and_writes_wait(tmp_path: Path) -> None:
+    gate = threading.Event()
+    kept(tmp_path, "before")
+
+    def context() -> str:
+        assert gate.wait(GUARD)
+        return "model"
+
+    store = opened(tmp_path, context)
+    store.keep("image", "", "embeddings", numbers(), 9)
+    assert not store.expects("before", "")
+    gate.set()
+    store.close()
+
+    assert store.expects("before", "")
+    assert store.expects("image", "")
+
+
+def test_a_checkpoint_that_cannot_be_hashed_is_logged_and_nothing_is_stored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def context() -> str:
+        raise OSError("the file is gone")
+
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        store = opened(tmp_path, context)
+        store.keep("image", "", "embeddings", numbers(), 9)
+        store.close()
+
+    assert "the file is gone" in caplog.text
+    assert (store.expects("image", ""), list(entries(tmp_path))) == (False, [])
+    assert store.load("image", "") is not None  # memory works
+
+
+def test_while_much_waits_to_be_written_more_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAITING_BYTES", 2 * 96)
+    gate = threading.Event()
+    disk = DiskStore(DiskTier(tmp_path, LIMIT), lambda: str(gate.wait(GUARD)), TierPolicy(lambda: (None, None)))
+    for number in range(5):
+        disk.write(f"{number}", "", "embeddings", numbers())
+    gate.set()
+    disk.close()
+
+    assert disk.skipped == 3
+    assert [disk.has(f"{number}", "", "embeddings") for number in range(5)] == [True, True, False, False, False]
+
+
+def test_memory_that_is_short_while_reading_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def full(shape: tuple[int, ...]) -> Any:
+        raise MemoryError
+
+    kept(tmp_path)
+    store = opened(tmp_path)
+    store.buffer = full
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        assert store.load("image", "") is None
+
+    assert "is not read" in caplog.text
+    store.buffer = allocate_array
+    assert store.load("image", "") is not None
+    store.close()
+
+
+@pytest.mark.parametrize("damaged", ["embeddings", "pages"])
+def test_a_damaged_file_is_counted_and_computed_anew(tmp_path: Path, damaged: Kind) -> None:
+    kept(tmp_path, pages=True)
+    store = opened(tmp_path)
+    assert store._disk is not None
+    name = store._disk._full_key("image", damaged)
+    (path,) = [entry.path for entry in entries(tmp_path) if entry.path.stem == name]
+    path.write_bytes(b"nonsense")
+
+    found = store.load("image", "")
+    store.close()
+
+    assert (found is None) == (damaged == "embeddings")
+    assert found is None or found.pages is None
+    assert store.counters["store_misses"] == 1
+    assert not path.exists()
+
+
+def measured(costs: tuple[float | None, float | None], disk: float) -> TierPolicy:
+    """Make a policy of measured rates; a crop stands for 10 bytes, a position for 1."""
+    policy = TierPolicy(lambda: costs)
+    policy.note_read("memory", 1, 1e-9)
+    policy.note_read("disk", 1, disk)
+    policy.note_units("embeddings", 1, 10)
+    policy.note_units("pages", 1, 1)
+    return policy
+
+
+class Still(DiskStore):
+    """Its rates are those that it was given."""
+
+    def _measure(self) -> None: ...
+
+
+def still(folder: Path, policy: TierPolicy) -> ImageStore:
+    return ImageStore(MEMORY, policy, Still(DiskTier(folder, LIMIT), "model", policy))
+
+
+def test_what_a_disk_reads_more_slowly_than_the_device_computes_is_neither_written_nor_read(tmp_path: Path) -> None:
+    kept(tmp_path, pages=True)
+    slow = still(tmp_path, measured((1.0, 1e-5), disk=1e-3))
+    found = slow.load("image", "")
+    slow.keep("new", "", "pages", numbers(2), 96)
+    slow.close()
+
+    assert found is not None
+    assert found.pages is None  # 0.1 s from the disk, 0.001 s computed
+    assert len(list(entries(tmp_path))) == 2
+    assert not still(tmp_path, measured((1e-9, 1e-9), disk=1e-3)).expects("image", "")
+
+
+def test_pages_are_wanted_where_they_pay_and_several_have_room(tmp_path: Path) -> None:
+    alone = ImageStore(MEMORY, measured((1.0, 1e-5), disk=1e-3))
+    assert alone.wants("pages", 200, 200)
+    assert not alone.wants("pages", 300, 300)  # a quarter of the memory is 250
+    assert not ImageStore(MEMORY, measured((1.0, 1e-9), disk=1e-3)).wants("pages", 200, 200)
+    assert still(tmp_path, measured((1.0, 1.0), disk=1e-3)).wants("pages", 300, 300)
+
+
+def test_pages_go_before_embeddings_that_save_more_time_a_byte() -> None:
+    store = ImageStore(MEMORY, measured((1.0, 1e-5), disk=1e-3))
+    store.keep("first", "", "embeddings", numbers(0), 9)
+    for number in range(12):
+        store.keep(f"{number}", "", "pages", numbers(number, 200), 200)
+
+    assert store.find("first") is not None
+    assert store.gauges["stored_bytes"] <= MEMORY
+
+
+def test_the_disk_is_measured_when_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = TierPolicy(lambda: (None, None))
+    disk = DiskStore(DiskTier(tmp_path, LIMIT), "model", policy)
+    disk.measured.result(GUARD)
+    assert policy.rates["disk"] > 0
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    disk.close()

@@ -1,0 +1,191 @@
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from photonlite.batch import CropGroup, EncodeJob
+from photonlite.runner import stored_images as module
+from photonlite.runner.stored_images import ImageKeeper, StoredImages
+from photonlite.sequence import CutImage, HostTensor, StoredImage
+
+CPU = torch.device("cpu")
+NO_BUFFERS: Any = None
+
+
+class Leader:
+    cache_salt = "tenant"
+
+
+class Taker:
+    """A store."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, tuple[str, str, HostTensor, int]] = {}
+
+    def wants(self, kind: str, units: int, size: int) -> bool:
+        return True
+
+    def keep(self, key: str, cache_salt: str, kind: str, tensor: HostTensor, units: int) -> None:
+        self.kept[key] = cache_salt, kind, tensor, units
+
+
+class Inner:
+    """Encodes a job to its number; two levels, three positions."""
+
+    input_shape = (4, 2, 2, 3)
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.device = device
+        self.uploads: list[list[int]] = []
+        self.made: dict[int, Tensor] = {}
+
+    def upload(self, buffers: Any, groups: Any) -> None:
+        self.uploads.append([group.job.number for group in groups])
+
+    def encode(self, buffers: Any, groups: Any) -> None:
+        for group in groups:
+            if group.first + group.count == group.job.total and not group.job.failed:
+                shape = 2, 3, 8
+                numbers = torch.arange(48, device=self.device).view(shape) + group.job.number
+                self.made[group.job.number] = numbers.to(torch.bfloat16)
+
+    def work(self, groups: Any) -> int:
+        return len(groups)
+
+    def embeddings(self, job: int) -> Tensor | None:
+        return self.made.get(job)
+
+    def forget(self, job: EncodeJob) -> None:
+        self.made.pop(job.number, None)
+
+    def encode_most(self, buffers: Any, images: int) -> list[Tensor]:
+        return []
+
+
+def job(number: int, crops: Any = None) -> EncodeJob:
+    crops = crops or CutImage(np.zeros((2, 2, 2, 3), np.uint8), (1, 1))
+    leader: Any = Leader()
+    return EncodeJob(number, f"image {number}", crops, leader)
+
+
+def whole(one: EncodeJob) -> CropGroup:
+    return CropGroup(one, 0, one.total)
+
+
+def test_what_was_kept_comes_back_bit_by_bit_beside_images_that_are_encoded() -> None:
+    taker, inner, first = Taker(), Inner(), job(1)
+    images = StoredImages(inner, CPU, ImageKeeper(CPU, taker))
+    with torch.inference_mode():
+        images.encode(NO_BUFFERS, [whole(first)])
+        made = images.embeddings(1)
+        assert made is not None
+        salt, kind, stored, units = taker.kept["image 1"]
+        pages = HostTensor(np.arange(16, dtype=np.uint8), (2, 1, 1, 1, 1, 4), "float16")
+        again, other = job(2, StoredImage(stored, pages)), job(3)
+        images.forget(first)
+        images.upload(NO_BUFFERS, [whole(again), whole(other)])
+        images.encode(NO_BUFFERS, [whole(again), whole(other)])
+
+        assert (salt, kind, units) == ("tenant", "embeddings", 2)
+        assert (stored.shape, stored.dtype, again.total) == ((2, 3, 8), "bfloat16", 1)
+        restored = images.embeddings(2)
+        assert restored is not None
+        assert torch.equal(restored, made)
+        assert inner.uploads == [[3]]
+        assert images.work([whole(again), whole(other)]) == 1
+        assert set(taker.kept) == {"image 1", "image 3"}  # what was restored is not kept again
+        found = images.pages(2)
+        assert found is not None
+        assert (found.shape, found.dtype) == ((2, 1, 1, 1, 1, 4), torch.float16)
+        assert images.pages(3) is None
+        images.forget(again)
+        assert images.embeddings(2) is images.pages(2) is None
+
+
+def test_only_whole_images_are_kept_and_later_work_does_not_change_them() -> None:
+    taker, inner, one = Taker(), Inner(), job(1)
+    images = StoredImages(inner, CPU, ImageKeeper(CPU, taker))
+    with torch.inference_mode():
+        images.encode(NO_BUFFERS, [CropGroup(one, 0, 1)])
+        assert taker.kept == {}
+        images.encode(NO_BUFFERS, [CropGroup(one, 1, 1)])
+        kept = taker.kept["image 1"][2]
+        before = kept.data.copy()
+        inner.made[1].zero_()
+
+    assert np.array_equal(kept.data, before)
+
+
+def test_a_failed_image_is_neither_kept_nor_restored() -> None:
+    taker = Taker()
+    images = StoredImages(Inner(), CPU, ImageKeeper(CPU, taker))
+    fresh, stored = job(1), job(2, StoredImage(HostTensor(np.zeros(4, np.uint8), (1, 1, 1), "float32")))
+    images.upload(NO_BUFFERS, [whole(stored)])
+    fresh.failed = stored.failed = True
+
+    images.encode(NO_BUFFERS, [whole(fresh), whole(stored)])
+
+    assert taker.kept == {}
+    assert images.embeddings(1) is images.embeddings(2) is None
+
+
+def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(Taker):
+        def keep(self, *_: Any) -> None:
+            raise MemoryError("no room")
+
+    images = StoredImages(Inner(), CPU, ImageKeeper(CPU, Full()))
+    with caplog.at_level(logging.WARNING, "photonlite"), torch.inference_mode():
+        images.encode(NO_BUFFERS, [whole(job(1))])
+
+    assert images.embeddings(1) is not None
+    assert "what was computed for an image is not kept" in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
+def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
+    card, taker = torch.device("cuda"), Taker()
+    keeper = ImageKeeper(card, taker)
+    images = StoredImages(Inner(card), card, keeper)
+    compute, upload = torch.cuda.Stream(), torch.cuda.Stream()
+    first = job(1)
+    with torch.inference_mode(), torch.cuda.stream(compute):
+        torch.cuda._sleep(10_000_000)  # the device is behind: what is kept must wait for the encoding
+        images.encode(NO_BUFFERS, [whole(first)])
+        images.forget(first)
+        torch.full((2, 3, 8), 7.0, dtype=torch.bfloat16, device=card)  # may take the memory, once it is free
+    keeper.close()
+    stored = taker.kept["image 1"][2]
+    assert torch.from_numpy(stored.data).is_pinned()
+    again = job(2, StoredImage(stored))
+    with torch.inference_mode():
+        with torch.cuda.stream(upload):
+            images.upload(NO_BUFFERS, [whole(again)])
+        compute.wait_stream(upload)
+        with torch.cuda.stream(compute):
+            images.encode(NO_BUFFERS, [whole(again)])
+            restored = images.embeddings(2)
+        compute.synchronize()
+
+    assert restored is not None
+    wanted = (torch.arange(48).view(2, 3, 8) + 1).to(torch.bfloat16)
+    assert torch.equal(restored.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
+def test_on_a_card_no_more_is_kept_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PENDING_BYTES", 100)  # two images have 96 bytes each
+    card, taker = torch.device("cuda"), Taker()
+    keeper = ImageKeeper(card, taker)
+    images = StoredImages(Inner(card), card, keeper)
+    with torch.inference_mode():
+        torch.cuda._sleep(100_000_000)
+        images.encode(NO_BUFFERS, [whole(job(1)), whole(job(2))])
+    keeper.close()
+
+    assert set(taker.kept) == {"image 1"}
