@@ -27,15 +27,15 @@ MUTANTS = [
     Mutant(
         "tenants: prompts without an image are shared",
         "cache/manager.py",
-        "parent = text_root(sequence.cache_salt)",
+        "parent = _root(sequence)",
         "parent = text_root()",
         SIMULATION,
     ),
     Mutant(
         "prompts in both directions share an image's pages",
         "cache/manager.py",
-        "key = page_key(text_root(sequence.cache_salt), tokens, images)",
-        "key = page_key(text_root(sequence.cache_salt), tokens[:0], images)",
+        "key = page_key(_root(sequence), tokens, images)",
+        "key = page_key(_root(sequence), tokens[:0], images)",
         SIMULATION,
     ),
     Mutant(
