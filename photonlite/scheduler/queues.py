@@ -19,6 +19,7 @@ from sortedcontainers import SortedKeyList
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
 from photonlite.cache.manager import CacheManager
+from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
 from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
 
@@ -84,6 +85,12 @@ class WaitingQueue:
             if sequence not in self._candidates:
                 self._candidates.add(sequence)
 
+    def resume(self, sequence: Sequence) -> None:
+        """Note that a sequence may be ready: its adapter is there, or a slot for it."""
+        if sequence in self._ordered:
+            self._candidates.discard(sequence)
+            self._candidates.add(sequence)
+
     def candidates(self) -> Iterator[Sequence]:
         """Walk the sequences that are not blocked, oldest first; the caller may remove or block the one it has got."""
         last = -1
@@ -95,9 +102,10 @@ class WaitingQueue:
 class EncoderQueue:
     """Images that are being encoded, by key, in the order of their beginning; each belongs to its leader's class."""
 
-    def __init__(self, cache: CacheManager, limits: Limits) -> None:
+    def __init__(self, cache: CacheManager, limits: Limits, adapters: AdapterSlots) -> None:
         self.jobs: dict[str, EncodeJob] = {}
         self._cache = cache
+        self._adapters = adapters
         self._max_jobs = limits.max_jobs + REALTIME_JOBS
         self._max_image_bytes = limits.max_image_bytes
         self._begun = 0
@@ -119,7 +127,8 @@ class EncoderQueue:
                 if failure is not None:
                     unusable.append((sequence, failure))
                     break
-                if crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1)):
+                room = crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1))
+                if crops is not None and room and self._adapters.hold(sequence):
                     self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence)
                     self._begun += 1
         return unusable
@@ -135,7 +144,7 @@ class EncoderQueue:
         taken = copied = 0
         for job in self.jobs_of(queue):
             left = job.total - job.launched
-            if left == 0:
+            if left == 0 or not self._adapters.hold(job.leader):
                 continue
             if taken >= room or ((taken >= enough or (taken and job.is_whole)) and taken + left > room):
                 break
@@ -143,7 +152,8 @@ class EncoderQueue:
                 copied += job.image_bytes
                 if groups and copied > self._max_image_bytes:
                     break  # no later image overtakes it
-            groups.append(CropGroup(job, job.launched, left if job.is_whole else min(left, room - taken)))
+            count = left if job.is_whole else min(left, room - taken)
+            groups.append(CropGroup(job, job.launched, count, job.leader.adapter_slot))
             taken += groups[-1].count
         return tuple(groups)
 
@@ -231,6 +241,7 @@ class RunningSet:
         limits: Limits,
         rank: Callable[[Sequence], Any],
         requeue: Callable[[Sequence], None],
+        adapters: AdapterSlots,
     ) -> None:
         self.sequences: list[Sequence] = []  # admitted and not finalized
         self.zombies: set[Sequence] = set()  # finalized, and still carried by a step
@@ -240,6 +251,7 @@ class RunningSet:
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._cache = cache
+        self._adapters = adapters
         self._page_size = cache.pages.page_size
         self.rank = rank
         self.requeue = requeue
@@ -282,6 +294,7 @@ class RunningSet:
         if sequence in self.zombies:
             self.zombies.remove(sequence)
             self._release(sequence)
+            self._adapters.release(sequence)
             self.victims.clear()
         elif sequence.preempting:
             self.put_back(sequence)
