@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from photonlite.errors import AdapterError, CheckpointError, ModelNotFoundError
 from photonlite.models.adapters.peft import CONFIG_NAME, WEIGHTS_NAME, check_config, find_pairs, places_of
-from photonlite.models.adapters.terms import AdapterTerm, AdapterWeights, check_terms
+from photonlite.models.adapters.terms import AdapterTerm, AdapterWeights, check_terms, wide
 from photonlite.models.families import Family
 from photonlite.models.hub import fetch
 from photonlite.models.loading import is_hub_id
@@ -106,7 +106,7 @@ def _peft_terms(
         raise AdapterError(f"{source} holds no tensors")
     places = places_of(pairs, lambda module: family.adapter_place(model, module), source)
     return [
-        AdapterTerm(places[module], tensors[a.name].float(), tensors[b.name].float() * scale)
+        AdapterTerm(places[module], wide(tensors[a.name]), wide(tensors[b.name]) * scale)
         for module, (a, b, scale) in pairs.items()
     ]
 

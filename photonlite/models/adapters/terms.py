@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from photonlite.errors import AdapterError
@@ -84,6 +85,11 @@ def check_terms(terms: Iterable[AdapterTerm], model: nn.Module, limit: int, sour
                 f"{source} has rank {term.rank} at {layer}, over the limit of {limit}: raise the engine setting "
                 "'adapter_rank', or train it with a smaller rank"
             )
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return a tensor in float32 at least: a scale is multiplied before the numbers are rounded."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def inputs_of(layer: nn.Module) -> int:

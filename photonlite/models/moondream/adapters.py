@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from photonlite.errors import AdapterError
-from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm, whole_layer
+from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm, whole_layer, wide
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import parameter_name
 
@@ -41,7 +41,7 @@ def read_variant(model: MoondreamModel, tensors: Mapping[str, Tensor], source: s
                 f"{source} has no adapter_config.json and holds {key}, which is no part of a Moondream variant for "
                 "this model: of PEFT's files name the folder"
             )
-        parts.setdefault(place, {})[half] = tensor.float()
+        parts.setdefault(place, {})[half] = wide(tensor)
     halves = [place.layer for place, found in parts.items() if len(found) < 2]
     old = any(_OLD.fullmatch(key) for key in tensors)
     expected = [f"text.blocks.{index}.{name}" for index in range(model.config.text.n_layers) for name in _LAYERS]
