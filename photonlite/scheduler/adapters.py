@@ -75,6 +75,10 @@ class AdapterSlots:
             self._blocked[sequence] = None
         return slot.ready
 
+    def has_slot(self, sequence: Sequence) -> bool:
+        """Give a sequence a slot if there is one; whether it needs none, or has it, loaded or not."""
+        return self.hold(sequence) or sequence.adapter_slot > 0
+
     def release(self, sequence: Sequence) -> None:
         """Let go of a sequence's slot: it has ended, and no step carries it."""
         self._blocked.pop(sequence, None)
@@ -98,6 +102,15 @@ class AdapterSlots:
                     raise AssertionError(f"slot {slot.number} is let go by a step that does not hold it")
                 slot.steps -= 1
                 self._note_use(slot)
+
+    def waiting_holders(self) -> list[Sequence]:
+        """Return the oldest sequence that holds each slot and has not begun to run."""
+        waiting = ([one for one in slot.holders if one.row is None] for slot in self._slots.values())
+        return [min(found, key=lambda one: one.number) for found in waiting if found]
+
+    def is_blocked(self, sequence: Sequence) -> bool:
+        """Whether a sequence that asked for its slot waits for it."""
+        return sequence in self._blocked
 
     def take_loads(self) -> tuple[AdapterLoad, ...]:
         """Return the adapters that must be loaded now, each once."""

@@ -174,7 +174,7 @@ class FifoPolicy:
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""
         for sequence in queue.candidates():
-            if self.is_ready(sequence):
+            if self.is_ready(sequence) and self.adapters.hold(sequence):
                 yield sequence
             else:
                 queue.block(sequence)
@@ -185,7 +185,7 @@ class FifoPolicy:
             job = self.encoder.jobs.get(span.key) if state == "missing" else None
             if state != "ready" and (job is None or not job.encoded):
                 return False
-        return self.adapters.hold(sequence)
+        return True
 
     def positions(self, sequence: Sequence) -> int:
         """Return the positions that a prefill computes for a sequence, at most."""

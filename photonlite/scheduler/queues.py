@@ -116,10 +116,15 @@ class EncoderQueue:
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
         """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures.
 
-        The first sequence may have more images than are encoded at a time: it runs only when it has all of them.
+        The first sequence may have more images than are encoded at a time: it runs only when it has all of them. One
+        that waits for its adapter does not count: those that have theirs go before it. So may later ones that hold a
+        slot, for which others wait.
         """
         unusable = []
-        for place, sequence in enumerate(queue.first(count)):
+        place = 0
+        first = queue.first(count)
+        held = [one for one in self._adapters.waiting_holders() if one.realtime == queue.realtime and one not in first]
+        for sequence in (*first, *held):
             for span in self._missing(sequence):
                 if self._joins(sequence, span.key):
                     continue
@@ -131,6 +136,7 @@ class EncoderQueue:
                 if crops is not None and room and self._adapters.hold(sequence):
                     self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence)
                     self._begun += 1
+            place += not self._adapters.is_blocked(sequence)
         return unusable
 
     def next_groups(self, queue: WaitingQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
@@ -187,7 +193,8 @@ class EncoderQueue:
             return idle
         for job in list(self.jobs.values()):
             if job.leader.finalized:
-                if (heir := find_heir(job.key)) is not None:
+                # One that gets no slot must not keep the room from those that have theirs.
+                if (heir := find_heir(job.key)) is not None and self._adapters.has_slot(heir):
                     job.leader = heir
                 else:
                     idle.append(self.jobs.pop(job.key))
@@ -206,7 +213,7 @@ class EncoderQueue:
         job = self.jobs.get(key)
         if job is None:
             return False
-        if sequence.realtime and not job.leader.realtime:
+        if sequence.realtime and not job.leader.realtime and self._adapters.has_slot(sequence):
             job.leader = sequence
         return True
 

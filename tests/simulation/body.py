@@ -24,6 +24,7 @@ from tests.simulation.model import (
     VOCAB_SIZE,
     Choice,
     Input,
+    adapted,
     block_cells,
     choose_coordinate,
     choose_id,
@@ -31,6 +32,7 @@ from tests.simulation.model import (
     embed_image,
     goes_on,
     image_cell,
+    next_cell,
     nucleus,
     probability_of,
     unseen,
@@ -55,6 +57,7 @@ class Twin:
     """A slot's buffers on the device."""
 
     __slots__ = (
+        "adapters",
         "choices",
         "crops",
         "hidden",
@@ -69,6 +72,7 @@ class Twin:
     )
 
     def __init__(self) -> None:
+        self.adapters: list[int] = []
         self.rows: Rows = []
         self.tokens: list[Input] = []
         self.crops: Crops = []
@@ -98,6 +102,7 @@ class SymbolicBody:
         features: Crops that were encoded for each job, until forgotten.
         embeddings: What they made when they were all there, until forgotten.
         uncut: Crops that the device has made of whole images, for launches to come.
+        bank: The adapter in each slot, by number.
     """
 
     vocab_size = VOCAB_SIZE
@@ -117,6 +122,7 @@ class SymbolicBody:
         self.features: dict[int, list[int]] = {}
         self.embeddings: dict[int, int] = {}
         self.uncut: dict[int, tuple[int, ...]] = {}
+        self.bank: dict[int, int] = {}
         self.closed = False
         self._prefix_length = prefix_length
         self._padded = {
@@ -134,6 +140,7 @@ class SymbolicBody:
     def upload_rows(self, slot: Slot, count: int) -> None:
         twin = self._twins[slot.index]
         twin.rows = slot.rows[:count].tolist()
+        twin.adapters = slot.adapters[:count].tolist() if slot.adapted else [0] * count
         twin.prefill = None
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
@@ -151,7 +158,8 @@ class SymbolicBody:
             if isinstance(job.crops, UncutImage):
                 crops = self._cut(group, crops)
             features = self.features.setdefault(job.number, [])
-            features += crops
+            adapter = self._adapter(group.adapter_slot)
+            features += [adapted(crop, adapter) for crop in crops]
             if len(features) == job.total:
                 self.embeddings[job.number] = embed_image(features)
                 del self.features[job.number]
@@ -161,21 +169,21 @@ class SymbolicBody:
         tokens = iter(twin.tokens)
         twin.hidden = []
         twin.prefill = plan
-        for row, table in zip(plan.rows, twin.rows, strict=True):
+        for row, table, number in zip(plan.rows, twin.rows, twin.adapters, strict=True):
+            adapter = self._adapter(number)
             start, end, cell = row.start, row.start + row.count, NAN
             if start > 0:
                 cell = cells[_place(table, start - 1, size)]
             else:
-                leading = self._leading(row)
+                leading = [adapted(cell, adapter) for cell in self._leading(row)]
                 if row.sequence.prompt_block:
                     count = row.sequence.prompt_block - len(leading)
-                    leading = block_cells(leading, [next(tokens) for _ in range(count)])
+                    leading = block_cells(leading, [next(tokens) for _ in range(count)], adapter)
                 for position, cell in enumerate(leading):
                     cells[_place(table, position, size)] = cell
                 start = len(leading)
             for position in range(start, end):
-                token = next(tokens)
-                cell = hash((cell, token)) if cell != NAN else NAN
+                cell = next_cell(cell, next(tokens), adapter)
                 cells[_place(table, position, size)] = cell
             if table[POSITION] != end - 1:
                 raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
@@ -187,7 +195,7 @@ class SymbolicBody:
         twin, cells, size, pending = self._twins[slot.index], self.cells, self.shape.page_size, self._pending
         scratch_row = len(pending) - 1
         hidden = twin.hidden = []
-        for row in twin.rows:
+        for row, number in zip(twin.rows, twin.adapters, strict=True):
             place, position, target = row[PENDING_ROW], row[POSITION], row[WRITE_SLOT]
             if place == scratch_row:
                 if target >= size:
@@ -200,8 +208,7 @@ class SymbolicBody:
             if page == 0 or target < size or target != row[PAGES + position // size] * size + position % size:
                 raise Violation(f"position {position} is written to cell {target}, through the page table {row}")
             cell = cells[page * size + last % size]
-            if cell != NAN:
-                cell = hash((cell, pending[place]))
+            cell = next_cell(cell, pending[place], self._adapter(number))
             cells[target] = cell
             hidden.append(_look(cells, row, cell, position, size))
         if len(hidden) != count:
@@ -274,6 +281,10 @@ class SymbolicBody:
 
     def close(self) -> None:
         self.closed = True
+
+    def _adapter(self, slot: int) -> int:
+        """Return what is in a slot now; 0 for no adapter."""
+        return self.bank.get(slot, _STALE) if slot else 0
 
     def _cut(self, group: CropGroup, uploaded: tuple[int, ...]) -> tuple[int, ...]:
         """Make a group's crops of an image that its first launch has copied whole; later ones read what is kept."""

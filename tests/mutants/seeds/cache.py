@@ -45,4 +45,11 @@ MUTANTS = [
         "sequence.num_tokens, size)",
         "tests/cache/test_manager.py",
     ),
+    Mutant(
+        "adapters: texts share what was computed for another one",
+        "cache/manager.py",
+        "return text_root(sequence.cache_salt, sequence.adapter_key)",
+        "return text_root(sequence.cache_salt)",
+        "tests/cache/test_manager.py",
+    ),
 ]
