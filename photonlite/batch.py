@@ -66,6 +66,7 @@ class CropGroup:
     job: EncodeJob
     first: int
     count: int
+    adapter_slot: int = 0  # of the adapter that it is encoded with
 
 
 class PageCopy(NamedTuple):

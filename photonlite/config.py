@@ -111,6 +111,11 @@ class EngineConfig:
             each other, for checkpoints that are larger than one and for shorter steps; on the CPU for tests, without a
             gain. It must divide heads, key heads, the MLP's width and the vocabulary. Linux only. Decoders then run
             without fused kernels.
+        adapter_slots: Adapters that are on the device at a time, of requests that run or wait for the first launch; the
+            one that was not used for longest makes room for another.
+        adapter_rank: Largest rank of an adapter; every slot has room for it.
+        adapter_bytes: Host memory for adapters that are loaded; those that were not used for longest are read from
+            their files again when they are needed.
         grammar_workers: Processes at most that compile schemas and patterns. The first starts with the first typed
             question, others when one would have to wait; of several no caller ever has all.
         grammar_limit_s: Seconds that compiling one may take.
@@ -148,6 +153,9 @@ class EngineConfig:
     image_threads: int = setting(4, least=1)
     max_prepared_bytes: int = setting(2**30, least=1)
     tensor_parallel: int = setting(1, least=1)
+    adapter_slots: int = setting(8, least=1)
+    adapter_rank: int = setting(16, least=1, most=512)
+    adapter_bytes: int = setting(2**30, least=0)
     grammar_workers: int = setting(2, least=1)
     grammar_limit_s: float = setting(2.0, above=0)
     grammar_cache_bytes: int = setting(2**28, least=0)
@@ -204,6 +212,9 @@ class EngineSettings(TypedDict, total=False):
     image_threads: int
     max_prepared_bytes: int
     tensor_parallel: int
+    adapter_slots: int
+    adapter_rank: int
+    adapter_bytes: int
     grammar_workers: int
     grammar_limit_s: float
     grammar_cache_bytes: int

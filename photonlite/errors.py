@@ -8,9 +8,10 @@ PhotonliteError
 │   │                             ImageUrlError, ImageFetchError
 │   ├── GrammarError ──────────── SchemaError, GrammarTooLargeError, GrammarTimeoutError (a TimeoutError),
 │   │                             GrammarBusyError
-│   └── PromptError, SettingsError (TileError), UnknownArgumentError (a TypeError), SpatialRefError
+│   └── PromptError, SettingsError (TileError), UnknownArgumentError (a TypeError), SpatialRefError,
+│       UnknownAdapterError
 ├── ModelError ────────────────── ModelNotFoundError, CheckpointError, ConfigError, UnsupportedSkillError,
-│                                 NumericalError
+│                                 NumericalError, AdapterError
 ├── EngineError ───────────────── StepError, OutOfMemoryError, GrammarWorkerError, ImageWorkerError, EngineDiedError,
 │                                 TruncatedError, RequestCancelledError, DeadlineError (a TimeoutError)
 └── CapacityError, MissingDependencyError (an ImportError)
@@ -114,6 +115,10 @@ class SpatialRefError(InputError):
     """A spatial reference is neither a point nor a box inside the image."""
 
 
+class UnknownAdapterError(InputError):
+    """No adapter of this name is loaded."""
+
+
 class ModelError(PhotonliteError):
     """The checkpoint cannot be used."""
 
@@ -136,6 +141,10 @@ class UnsupportedSkillError(ModelError):
 
 class NumericalError(ModelError):
     """The network computed NaN or infinity."""
+
+
+class AdapterError(ModelError):
+    """The adapter cannot be used: its files, what they ask for, its base model, or its name."""
 
 
 class CapacityError(PhotonliteError):

@@ -217,6 +217,16 @@ class Turn:
         return "\n".join(part for part in self.parts if part is not None).strip()
 
 
+class AdapterRef(Protocol):
+    """An adapter of the model that a request is answered with."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """Hash of its content: tells adapters apart, whatever they are called."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One question, ready for the engine; it can run once, because its grammar has state."""
@@ -232,6 +242,12 @@ class Request:
     strict: bool = False  # an answer that a limit cut short is an error
     kept: bool = False  # what was computed for its answer may serve later requests, as that for its prompt does
     begun: int = 0  # tokens at the prompt's end that its answer begins with
+    adapter: AdapterRef | None = None  # of the model; requests of different ones share nothing that was computed
+
+    @property
+    def adapter_key(self) -> str:
+        """Hash of the adapter's content; empty for none."""
+        return "" if self.adapter is None else self.adapter.key
 
     def check(self, finish_reason: str | None) -> None:
         """Raise `TruncatedError` if a limit cut the answer short and the request is strict."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from photonlite.request import Grammar, Request, Token
+from photonlite.request import AdapterRef, Grammar, Request, Token
 
 MAX_INFLIGHT = 2
 """Steps in flight that may carry one sequence: as many as the pipeline has slots."""
@@ -128,7 +128,7 @@ class ImageRef(Protocol):
 
     @property
     def key(self) -> str:
-        """Hash of pixels, adapter and tenant: tells images apart."""
+        """Hash of pixels and tenant: tells images apart."""
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -166,7 +166,7 @@ class ImageSpan:
     image: ImageRef
     start: int
     count: int
-    key: str = field(init=False)  # the image's
+    key: str = field(init=False)  # the image's, and in a sequence the adapter's, with which it is encoded and read
     link: bytes = b""  # names the block of the prefix cache that ends with the image; see `CacheManager.name`
 
     def __post_init__(self) -> None:
@@ -244,6 +244,7 @@ class Sequence:
     times: Timeline = field(default_factory=Timeline)
     inside: tuple[ImageSpan, ...] = ()  # images inside the prompt, which is causal
     turns: PromptTurns | None = None
+    adapter_slot: int = 0  # on the device, from when it is held to the release; 0 for none
     prompt_block: int = 0  # positions up to the prompt's end, where all of it attends to itself in both directions
 
     # Read once from the request. A budget of 0 asks for nothing but the image's place in the prefix cache.
@@ -258,6 +259,8 @@ class Sequence:
     repetition_penalty: float = field(init=False)  # 1: none
     grammar: Grammar = field(init=False)
     cache_salt: str = field(init=False)
+    adapter: AdapterRef | None = field(init=False)
+    adapter_key: str = field(init=False)  # "" without an adapter
     kept: bool = field(init=False)  # later requests may share the pages of its answer
     prompt_length: int = field(init=False)  # positions of BOS, image and prompt
 
@@ -265,6 +268,10 @@ class Sequence:
         request = self.request
         leading = () if self.image is None else (ImageSpan(self.image, 1, self.prefix_len - 1),)
         self.images = (*leading, *self.inside)
+        self.adapter, self.adapter_key = request.adapter, request.adapter_key
+        if self.adapter_key:
+            for span in self.images:
+                span.key = f"{span.key} {self.adapter_key}"  # as `images.pool.stored_key`
         self.prompt = tuple(request.prompt)
         self.budget = int(request.budget)
         self.skill, self.realtime = str(request.skill), bool(request.realtime)

@@ -168,7 +168,12 @@ def test_a_flag_in_megabytes_sets_bytes() -> None:
 def test_every_field_of_the_settings_can_be_given_and_is_described(cls: type) -> None:
     known = settings_of(cls)
 
-    assert {entry.name for entry in fields(cls)} - set(known) <= {"api_keys", "key_weights", "metrics_keys"}
+    assert {entry.name for entry in fields(cls)} - set(known) <= {
+        "api_keys",
+        "key_weights",
+        "metrics_keys",
+        "admin_keys",
+    }
     assert all(setting.help for setting in known.values())
 
 

@@ -1,5 +1,6 @@
 """`VisionModel`: every skill as a method and its async twin."""
 
+import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 import torch
 
+from photonlite.api.adapters import Adapter, Adapters
 from photonlite.api.batch import Errors, run_batch, task_from_mapping
 from photonlite.api.session import open_session
 from photonlite.api.signatures import async_twin, typed_caption, typed_query
@@ -63,18 +65,21 @@ class VisionModel:
     - `cache_salt`: requests of different cache salts share nothing that was computed for them, so that tenants of a
       server learn nothing of each other from timing.
     - `caller`: who asks, for fair turns at compiling grammars; the cache salt unless given.
+    - `adapter`: the name of a loaded adapter (:meth:`load_adapter`), which answers; None for the model alone. Requests
+      with different adapters run together, and share nothing that was computed.
     - `strict`: where a limit cut an answer short (`result.truncated`), `TruncatedError` is raised, at a stream's end.
 
     A call waits before it decodes an image while `EngineConfig.max_prepared_bytes` of others wait for the engine.
 
     All methods raise these when called: `ImageError` for an image that cannot be read or is over the limit,
-    `SettingsError` for an unknown setting or value, `UnknownArgumentError` for any other unknown name, `PromptError`
-    for text that is empty or too long, `SpatialRefError` for a reference that is neither a point nor a box inside the
-    image, `UnsupportedSkillError` for a skill that the checkpoint lacks, `CapacityError` for a prompt that exceeds the
-    context, and `ModelError` after :meth:`close`. While an answer is computed there may be `DeadlineError`,
-    `RequestCancelledError`, `NumericalError` for damaged weights, `CapacityError` for what can never fit the KV cache,
-    `StepError` and `EngineDiedError`; a stream raises them when it is read. Cancelling a task that awaits a twin,
-    interrupting a thread that waits, or dropping a stream cancels the request.
+    `SettingsError` for an unknown setting or value, `UnknownAdapterError` for an adapter that is not loaded,
+    `UnknownArgumentError` for any other unknown name, `PromptError` for text that is empty or too long,
+    `SpatialRefError` for a reference that is neither a point nor a box inside the image, `UnsupportedSkillError` for a
+    skill that the checkpoint lacks, `CapacityError` for a prompt that exceeds the context, and `ModelError` after
+    :meth:`close`. While an answer is computed there may be `DeadlineError`, `AdapterError` for an adapter whose files
+    are gone, `RequestCancelledError`, `NumericalError` for damaged weights, `CapacityError` for what can never fit the
+    KV cache, `StepError` and `EngineDiedError`; a stream raises them when it is read. Cancelling a task that awaits a
+    twin, interrupting a thread that waits, or dropping a stream cancels the request.
 
     Attributes:
         name: How the model was named when it was loaded; "nano" for the shipped one.
@@ -117,6 +122,7 @@ class VisionModel:
         self.sight = loaded.model.crop_spec.sight
         config = engine or EngineConfig()
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
+        self._adapters = Adapters(loaded, dtype, config)
         self._session = open_session(loaded, device, dtype, self.image_limits, config, **images)
         self.max_batch = self._session.engine.max_batch
         self._prefix = ""  # of method names in errors
@@ -410,6 +416,35 @@ class VisionModel:
                 await request.wait_async()
         return results
 
+    def load_adapter(self, adapter: str | os.PathLike[str], *, name: str | None = None) -> Adapter:
+        """Load a LoRA adapter of this model, for requests to be answered with: `model.detect(..., adapter=name)`.
+
+        Others go on meanwhile. Loading the same files again under the same name changes nothing.
+
+        Args:
+            adapter: A folder as PEFT writes it, a .safetensors file of a Moondream variant, or a Hub id "owner/name".
+            name: What requests call it; the name of the folder, file or repository unless given.
+
+        Raises:
+            AdapterError: There is none, it was made for another model, uses what is not supported (which the message
+                names), has a rank over `EngineConfig.adapter_rank`, or its name is in use for another one.
+            SettingsError: The model runs on several ranks.
+        """
+        self._session.check_open()
+        return self._adapters.load(adapter, name, self._session.engine)
+
+    def adapters(self) -> list[Adapter]:
+        """Return the adapters that are loaded."""
+        return self._adapters.listed()
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter: later requests for it raise `UnknownAdapterError`, open ones are answered with it.
+
+        Raises:
+            UnknownAdapterError: No adapter has this name.
+        """
+        self._adapters.unload(name)
+
     def metrics(self) -> dict[str, Any]:
         """Return what the engine has done and its present state: see :class:`photonlite.observe.EngineMetrics`."""
         return self._session.metrics()
@@ -433,6 +468,7 @@ class VisionModel:
             ModelError: The model is closed.
         """
         self._session.restart()
+        self._adapters.resume(self._session.engine)
 
     def close(self, *, drain: bool = True) -> None:
         """Release the model and its memory; every later call raises `ModelError`. Closing twice is fine.
@@ -472,8 +508,9 @@ class VisionModel:
     ) -> R:
         if self._prompts.inline is None:  # then no request depends on the sizes of images
             more["sized"] = None
+        more |= {"draws": self.thumbnails, "adapter": self._adapters.find(options.get("adapter"))}
         public = getattr(VisionModel, self._prefix + method)
-        answer: R = self._answer(make_task(public, image, request, finish, options, draws=self.thumbnails, **more))
+        answer: R = self._answer(make_task(public, image, request, finish, options, **more))
         return answer
 
     def _answer_question(

@@ -52,7 +52,7 @@ def _prepare(
     handle: RequestHandle, sources: list[Any], origins: list[int], pool: ImagePool, permit: MemoryPermit | None
 ) -> None:
     """Prepare each source once, and put it in all its places; `origins` are the first ones."""
-    cache_salt, room = handle.request.cache_salt, 0
+    cache_salt, adapter_key, room = handle.request.cache_salt, handle.request.adapter_key, 0
     for place, origin in enumerate(origins):
         source = sources[origin]
         with named_image(place + 1, len(sources)):
@@ -60,9 +60,10 @@ def _prepare(
                 handle.images = (*handle.images, handle.images[origin])
                 continue
             if isinstance(source, EncodedImage):
-                handle.prepare(partial(source.prepared_for, pool, cache_salt))
+                handle.prepare(partial(source.prepared_for, pool, cache_salt, adapter_key))
                 continue
-            handle.prepare(partial(pool.prepare, source, cache_salt=cache_salt, checkpoint=handle.check))
+            salts = {"cache_salt": cache_salt, "adapter_key": adapter_key}
+            handle.prepare(partial(pool.prepare, source, **salts, checkpoint=handle.check))
         width, height = handle.images[-1].size
         room += 3 * width * height
         if permit is not None and room > permit.size:  # some headers cannot be read ahead

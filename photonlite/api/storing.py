@@ -17,7 +17,6 @@ from photonlite.runner.stored_images import measure_bus
 
 _NOTES = "checkpoints"
 _PROBE_BYTES = 16 * 2**20
-_ADAPTER = ""  # whose embeddings: part of the key
 
 
 def open_store(
@@ -44,7 +43,7 @@ def open_store(
     tier, notes = DiskTier(folder, config.store_bytes), folder / _NOTES
     numbers = [device.type, str(dtype), f"fp8 {config.fp8_linears}", f"fused {config.fused}"]
     pages = [f"kv {config.kv_dtype}", f"page {config.page_size}"]
-    rules = [repr(loaded.model.crop_spec), f"adapter {_ADAPTER}"]
+    rules = [repr(loaded.model.crop_spec)]
 
     def context(content: str) -> str:
         return "\n".join(["photonlite", photonlite.__version__, torch.__version__, content, *numbers, *pages, *rules])

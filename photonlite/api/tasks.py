@@ -15,7 +15,7 @@ from photonlite.hints import did_you_mean
 from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.images.source import ImageSource
 from photonlite.images.tensors import is_tensor, tensor_to_array
-from photonlite.request import SETTINGS, Completion, Request
+from photonlite.request import SETTINGS, AdapterRef, Completion, Request
 from photonlite.results import Metrics
 from photonlite.results.spatial import SpatialBase
 from photonlite.skills.tiles import Region
@@ -48,14 +48,14 @@ class EncodedImage:
     def _repr_jpeg_(self) -> bytes:
         return self._prepared.thumbnail
 
-    def prepared_for(self, pool: ImagePool, cache_salt: str) -> PreparedImage:
+    def prepared_for(self, pool: ImagePool, cache_salt: str, adapter_key: str = "") -> PreparedImage:
         if self._prepared.pool is not pool:
             raise ImageError("this encoded image belongs to another model: encode the image with this one")
         if cache_salt and cache_salt != self._prepared.cache_salt:
             raise SettingsError(
                 "this encoded image was made with another cache_salt: leave cache_salt out, or encode it with this"
             )
-        return self._prepared
+        return self._prepared.for_adapter(adapter_key)
 
 
 ImageInput: TypeAlias = ImageSource | EncodedImage
@@ -70,6 +70,7 @@ class Options(TypedDict, total=False):
     cache_salt: str | None
     realtime: bool
     strict: bool
+    adapter: str | None
 
 
 OPTIONS: Final = tuple(Options.__annotations__)
@@ -78,6 +79,7 @@ OPTIONS: Final = tuple(Options.__annotations__)
 _SYNONYMS: Final = {
     "deadline_s": ("timeout", "timeout_s", "deadline", "deadline_ms"),
     "realtime": ("priority",),
+    "adapter": ("lora", "variant", "lora_request"),
     "cache_salt": ("salt",),
     "max_tokens": ("max_new_tokens", "max_length"),
     "schema": ("response_format", "json_schema", "output_type"),
@@ -139,6 +141,7 @@ def make_task(
     finish: Callable[[Completion], R] | None,
     options: Mapping[str, Any],
     draws: bool = False,
+    adapter: AdapterRef | None = None,
     **more: Any,
 ) -> Task[R]:
     """Make the task of a call of a public method; checks that there is an image, and the options."""
@@ -161,7 +164,7 @@ def make_task(
     salts = {one.cache_salt for one in images if isinstance(one, EncodedImage)}
     if not cache_salt and len(salts) == 1:  # what the model has read is found under this one
         (cache_salt,) = salts
-    request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict)
+    request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict, adapter=adapter)
     deadline_s, draws = seconds_of(options.get("deadline_s")), draws and not realtime
     return Task(request, images, finish, deadline_s, caller or cache_salt, draws=draws, **more)
 

@@ -156,11 +156,11 @@ class CacheManager:
             if end := _block_end(sequence):
                 tokens = sequence.prompt[: sequence.prompt_block - before]
                 images = [(span.key, -span.start) for span in sequence.images]
-                key = page_key(text_root(sequence.cache_salt), tokens, images)
+                key = page_key(_root(sequence), tokens, images)
                 yield PrefixLink(key, 0, end // size, end, end % size != 0)
             return
         reached, first = 0, 0  # positions and full pages that the chain covers so far
-        parent = text_root(sequence.cache_salt)
+        parent = _root(sequence)
         if sequence.image is not None:
             parent = image_key(sequence.images[0].key)
             reached, first = before, before // size
@@ -179,7 +179,7 @@ class CacheManager:
         links = sequence.links or ()
         if len(chain) < len(links):
             return
-        parent, reached = (links[-1].key, links[-1].end) if links else (text_root(sequence.cache_salt), 0)
+        parent, reached = (links[-1].key, links[-1].end) if links else (_root(sequence), 0)
         size, first = self.pages.page_size, max(reached, sequence.prefix_len)
         tokens = sequence.tokens_after_image(first)
         # Of the last tokens keys and values may not have been computed.
@@ -228,6 +228,11 @@ class CacheManager:
             self.prefix.insert(block)
             chain.append(block)
         return saves
+
+
+def _root(sequence: Sequence) -> bytes:
+    """Return the key of a sequence's empty prefix; those of images have the adapter in their own keys."""
+    return text_root(sequence.cache_salt, sequence.adapter_key)
 
 
 def _block_end(sequence: Sequence) -> int:

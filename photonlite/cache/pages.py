@@ -202,9 +202,10 @@ class PrefixCache:
 
 
 @functools.lru_cache(maxsize=4096)
-def text_root(cache_salt: str = "") -> bytes:
-    """Return the key that prompts without an image begin behind; each cache salt has its own."""
-    return blake2b(_bytes(cache_salt), digest_size=_KEY_BYTES, person=b"text").digest()
+def text_root(cache_salt: str = "", adapter: str = "") -> bytes:
+    """Return the key that prompts without an image begin behind; each cache salt and each adapter has its own."""
+    salt = _bytes(cache_salt)
+    return blake2b(pack("<q", len(salt)) + salt + _bytes(adapter), digest_size=_KEY_BYTES, person=b"text").digest()
 
 
 @functools.lru_cache(maxsize=4096)  # looked up at every tick for waiting requests

@@ -12,6 +12,7 @@ from pathlib import Path
 import photonlite
 from photonlite.cli.run import import_extra
 from photonlite.cli.settings import ServeSettings, read_settings
+from photonlite.errors import InputError
 from photonlite.processes.worker import module_command
 from photonlite.server.config import ServerConfig, read_access
 from photonlite.server.link import NO_RESTARTS, Link
@@ -72,7 +73,7 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
 def load_served(settings: ServeSettings, *, device: str | None = None) -> "photonlite.VisionModel":
     """Load the model that settings describe, on their device or on another one."""
     choice = settings.choice
-    return photonlite.load(
+    model = photonlite.load(
         choice.model,
         device=device or choice.device,
         dtype=choice.dtype,
@@ -84,6 +85,16 @@ def load_served(settings: ServeSettings, *, device: str | None = None) -> "photo
         engine=settings.engine,
         check=choice.check,
     )
+    try:
+        for adapter in choice.adapters:
+            name, equals, path = adapter.partition("=")
+            if not equals:
+                raise InputError(f"--adapter is {adapter!r}: give NAME=PATH, such as shelf=adapters/shelf")
+            model.load_adapter(path, name=name)
+    except BaseException:
+        model.close(drain=False)
+        raise
+    return model
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:

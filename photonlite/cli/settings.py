@@ -21,6 +21,7 @@ from photonlite.settings import (
     from_assignments,
     from_environment,
     from_table,
+    setting,
     settings_of,
     unknown_name,
 )
@@ -46,6 +47,7 @@ class Choice:
         device: auto, cpu, cuda, cuda:1, ...
         dtype: auto, float32, float16 or bfloat16.
         sampling: What answers in words begin with: "greedy", or "checkpoint", the model's generation_config.json.
+        adapters: LoRA adapters to load at the start, as NAME=PATH, where PATH may be a Hub id too.
         api_key_file: File of API keys, one a line; requests without one of them are refused.
         check: Whether every skill and head is tried before the server answers; a checkpoint with NaN is refused.
         supervise: Whether a second process keeps the port, and starts the serving one again when it dies or hangs.
@@ -56,6 +58,7 @@ class Choice:
     device: str = "auto"
     dtype: str = "auto"
     sampling: Literal["greedy", "checkpoint"] = "greedy"
+    adapters: tuple[str, ...] = setting((), flag="--adapter")
     api_key_file: str | None = None
     check: bool = True
     supervise: bool = True
@@ -81,7 +84,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     limits = [one for one in known.values() if one.kind in (int, float)]
     rest = [one for one in known.values() if one.kind not in (int, float)]
     _add_flags(parser.add_argument_group("access"), settings_of(Choice)["api_key_file"], *rest)
-    _add_flags(parser, *(settings_of(Choice)[name] for name in ("check", "sampling", "supervise")))
+    _add_flags(parser, *(settings_of(Choice)[name] for name in ("adapters", "check", "sampling", "supervise")))
     group = parser.add_argument_group("limits", "What is over a limit is refused with a status that says so.")
     _add_flags(group, *limits, *settings_of(ImageLimits).values())
 
@@ -127,14 +130,14 @@ def serve_settings(found: Mapping[type, dict[str, Given]]) -> ServeSettings:
 
 def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
     found = {}
-    for name, setting in settings_of(cls).items():
+    for name, one in settings_of(cls).items():
         value = getattr(options, name, None)
         if isinstance(value, list):
-            value = tuple(one for text in value for one in setting.read(text, setting.flag))
+            value = tuple(part for text in value for part in one.read(text, one.flag))
         elif isinstance(value, str):
-            value = setting.read_flag(value)
+            value = one.read_flag(value)
         if value is not None:
-            found[name] = Given(value, setting.flag)
+            found[name] = Given(value, one.flag)
     return found
 
 
@@ -160,7 +163,7 @@ def check_names(content: Mapping[str, Any], where: str, known: Sequence[type]) -
 
 def _own(environ: Mapping[str, str], classes: Sequence[type]) -> dict[str, str]:
     """Return photonlite's variables; an unknown one is an error, since a typing error would otherwise be ignored."""
-    known = {setting.variable for cls in classes for setting in settings_of(cls).values()} | set(_OTHER_VARIABLES)
+    known = {one.variable for cls in classes for one in settings_of(cls).values()} | set(_OTHER_VARIABLES)
     found = {}
     for name, value in environ.items():
         if not name.startswith(PREFIX) or _KUBERNETES.fullmatch(name) or _ADDRESS_OF_KUBERNETES.match(value):
@@ -185,8 +188,8 @@ def _add_flags(group: Any, *settings: Setting) -> None:
         group.add_argument(one.flag, dest=one.name, default=None, help=text, **kind)
 
 
-def _metavar(setting: Setting) -> str:
+def _metavar(one: Setting) -> str:
     for end, metavar in (("-mb", "MB"), ("-seconds", "S"), ("-file", "FILE")):
-        if setting.flag.endswith(end):
+        if one.flag.endswith(end):
             return metavar
-    return "N" if setting.kind in (int, float) else "NAME"
+    return "N" if one.kind in (int, float) else "NAME"

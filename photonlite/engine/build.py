@@ -52,6 +52,7 @@ class Parts(NamedTuple):
     core: EngineCore
     memory: MemoryPlan  # of the KV cache
     graphs: GraphReport | None  # what capturing took; None without graphs
+    model_runner: TorchModelRunner
     team: Team | None = None  # the other ranks of tensor parallelism
 
 
@@ -121,6 +122,7 @@ def _build(
         max_pause_s=config.max_pause_s,
         max_positions=model.shape.max_context,
         vocab_size=model.shape.vocab_size,
+        adapter_slots=config.adapter_slots,
         forced_runs=config.forced_runs,
         router=config.router,
         router_budget=config.router_budget,
@@ -128,7 +130,8 @@ def _build(
     execute = StepExecutor if team is None else partial(TeamExecutor, team)
     runner = execute(device, model_runner, config.depth, tracer)
     metrics = EngineMetrics(plain=plain_parts(model, where), tensor_parallel=config.tensor_parallel)
-    return Parts(EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer), memory, graphs, team)
+    core = EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer)
+    return Parts(core, memory, graphs, model_runner, team)
 
 
 def plain_parts(model: Model, where: torch.device) -> dict[str, str]:

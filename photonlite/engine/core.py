@@ -22,6 +22,7 @@ from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token, checked_run
 from photonlite.runner.slots import Pipeline
+from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import Ended
 from photonlite.scheduler.queues import by_number
 from photonlite.scheduler.scheduler import Scheduler
@@ -52,6 +53,7 @@ class EngineCore:
         self.pipeline = Pipeline(depth)
         self.metrics = metrics or EngineMetrics()
         self.tracer = tracer or Tracer(enabled=False)
+        self.load_adapter: Callable[[AdapterLoad], None] = _no_adapters  # begins; the end is told to `note_adapter`
         self.wake_at: float | None = None  # when time alone may give something to do; None where only an event can
         self.open: set[Sequence] = set()  # submitted and not ended
         self.open_realtime = 0
@@ -82,6 +84,11 @@ class EngineCore:
             sequence.error = error = None if error is None else request_error(sequence, error)
             self.scheduler.finish(sequence, now)
             self._close(sequence, error, now)
+
+    def note_adapter(self, load: AdapterLoad, error: BaseException | None = None) -> None:
+        """Take note that an adapter has been loaded, or why not: that ends the requests that wait for it."""
+        for sequence in self.scheduler.adapters.note_loaded(load, failed=error is not None):
+            self.end(sequence, error)
 
     def end_all(self, error: BaseException) -> None:
         for sequence in sorted(self.open, key=by_number):
@@ -114,6 +121,8 @@ class EngineCore:
             self.wake_at = decision.wake_at
             for job in decision.dropped:
                 self.runner.forget(job)
+            for load in decision.loads:
+                self.load_adapter(load)
             for ended in decision.ended:
                 self._end_unlaunched(ended)
             return decision.batch
@@ -395,6 +404,10 @@ class EngineCore:
                     metrics.prefix_misses += bool(row.jobs)
         metrics.graph_replays += step.graphed
         metrics.eager_steps += not step.graphed
+
+
+def _no_adapters(load: AdapterLoad) -> None:
+    raise AssertionError(f"adapter {load.adapter.name!r} was asked for, and this engine has no adapters")
 
 
 def _starts_again(row: BatchItem) -> bool:

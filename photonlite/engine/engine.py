@@ -20,19 +20,23 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListLike
 
 import torch
+from torch import nn
 
 from photonlite.config import EngineConfig
 from photonlite.device.base import Array
+from photonlite.engine.adapters import AdapterLoader, AdapterStore
 from photonlite.engine.build import build
 from photonlite.engine.core import EngineCore
 from photonlite.engine.faults import without_frames
 from photonlite.engine.layout import lay_out
-from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
+from photonlite.errors import EngineDiedError, ModelError, PhotonliteError, SettingsError
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Request
 from photonlite.runner.stored_images import ImageKeeper, Store
+from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.sequence import ImageRef, Sequence, Sink
 
 _LONGEST_SLEEP = 0.5
@@ -96,9 +100,30 @@ class Engine:
         self._model = model
         self._numbers = itertools.count()
         self._loop = EngineLoop(parts.core)
+        self._model_runner = parts.model_runner
+        self._adapters: AdapterLoader | None = None
         if parts.team is not None:
             parts.team.watch(self._loop.fail)
         self._finalizer = weakref.finalize(self, self._loop.stop, drain=False)
+
+    def use_adapters(self, store: AdapterStore) -> None:
+        """Take requests that have adapters of a store from now on; from any thread, one at a time.
+
+        Raises a SettingsError where several ranks run the model.
+        """
+        if self._adapters is not None:
+            return
+        if self.config.tensor_parallel > 1 or not isinstance(self._model, nn.Module):
+            raise SettingsError("adapters are not divided: leave the engine setting 'tensor_parallel' at 1 to use any")
+        bank = AdapterBank(self._model, self.config.adapter_slots, self.config.adapter_rank)
+        core, loop = self._core, self._loop
+        self._model_runner.adapters = bank
+
+        def tell(load: AdapterLoad, error: BaseException | None) -> None:
+            loop.post(lambda: core.note_adapter(load, error))
+
+        self._adapters = AdapterLoader(bank, store, self._where, tell)
+        core.load_adapter = self._adapters.begin
 
     @property
     def max_batch(self) -> int:
@@ -225,6 +250,8 @@ class Engine:
         self._loop.close(drain=drain)
         if self._keeper is not None:
             self._keeper.close()
+        if self._adapters is not None:
+            self._adapters.close()
 
 
 class EngineLoop:

@@ -15,7 +15,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import copy
-import dataclasses
 import os
 import queue
 import time
@@ -23,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError
+from dataclasses import replace
 from typing import Any
 
 from photonlite.engine.faults import told, without_frames
@@ -101,8 +101,8 @@ class RequestHandle:
 
     def ask(self, request: Request) -> None:
         """Put the request that could only be made now in the place of the one of the call, whose options it takes."""
-        names = ("cache_salt", "realtime", "strict")
-        self.request = dataclasses.replace(request, **{name: getattr(self.request, name) for name in names})
+        names = ("cache_salt", "realtime", "strict", "adapter")
+        self.request = replace(request, **{name: getattr(self.request, name) for name in names})
 
     def attach(self, cancel_sequence: Callable[[], None]) -> None:
         """Note that the engine has the request, and how to cancel it there."""
@@ -125,7 +125,8 @@ class RequestHandle:
 
         It is about the same images, or another one, which has cost nothing yet.
         """
-        request = dataclasses.replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)
+        own = self.request
+        request = replace(request, cache_salt=own.cache_salt, realtime=own.realtime, adapter=own.adapter)
         child = RequestHandle(request, self.deadline_s)
         child.begun, child.images = self.begun, self.images if image is None else (image,)
         if child.images == self.images:

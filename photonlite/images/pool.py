@@ -124,12 +124,13 @@ class ImagePool:
         source: ImageSource,
         *,
         cache_salt: str = "",
+        adapter_key: str = "",
         checkpoint: Callable[[], None] = lambda: None,
     ) -> "PreparedImage":
         """Decode an image and hash its content, on the calling thread; raises an ImageError.
 
-        Images with different cache salts share no cache entries. `checkpoint` is called after decoding and after
-        hashing; an exception that it raises ends the work.
+        Images with different cache salts or adapters share no cache entries. `checkpoint` is called after decoding and
+        after hashing; an exception that it raises ends the work.
         """
         start = time.perf_counter()
         image = self._load(source)
@@ -137,10 +138,12 @@ class ImagePool:
         pixels = rgb_bytes(image)
         key = image_key(image, pixels, cache_salt, run_tasks=self._run_tasks)
         checkpoint()
-        crops: StoredImage | UncutImage | None = self.find_stored(key)
-        if crops is None and not (self._stored is not None and self._stored.expects(key, cache_salt)):
+        stored_as = stored_key(key, adapter_key)
+        crops: StoredImage | UncutImage | None = self.find_stored(stored_as)
+        if crops is None and not (self._stored is not None and self._stored.expects(stored_as, cache_salt)):
             crops = self._pack_ahead(pixels, image.size)
-        return PreparedImage(self, image, key, cache_salt, time.perf_counter() - start, crops)
+        spent = time.perf_counter() - start
+        return PreparedImage(self, image, key, cache_salt, spent, crops, adapter_key=adapter_key)
 
     def find_stored(self, key: str) -> StoredImage | None:
         """Return an image's embeddings if they are in host memory; does not wait."""
@@ -229,6 +232,8 @@ class PreparedImage:
         preprocess_s: float,
         crops: UncutImage | StoredImage | None = None,
         box: tuple[int, int, int, int] | None = None,
+        *,
+        adapter_key: str = "",
     ) -> None:
         self.pool = pool
         self.key = key
@@ -239,6 +244,7 @@ class PreparedImage:
         self.preprocess_s = preprocess_s  # of decoding, hashing and, if it was done, cutting or packing
         self._image = image
         self._box = box  # the part of it that this image is
+        self._adapter_key = adapter_key  # of the request, which encodes it in its own way
         self._requested = crops is not None
         self._lock = threading.Lock()
 
@@ -262,8 +268,19 @@ class PreparedImage:
     def part(self, box: tuple[int, int, int, int]) -> "PreparedImage":
         """Return a part (x_min, y_min, x_max, y_max, in pixels) as an image; until it is cut it takes no memory."""
         key = hashlib.sha256(f"{self.key} {box}".encode()).hexdigest()
-        stored = self.pool.find_stored(key)
-        return PreparedImage(self.pool, self._image, key, self.cache_salt, 0.0, stored, box)
+        stored = self.pool.find_stored(stored_key(key, self._adapter_key))
+        return PreparedImage(
+            self.pool, self._image, key, self.cache_salt, 0.0, stored, box, adapter_key=self._adapter_key
+        )  # fmt: skip
+
+    def for_adapter(self, adapter_key: str) -> "PreparedImage":
+        """Return the image as a request with an adapter takes it: with what is stored of that adapter's encoding."""
+        if adapter_key == self._adapter_key:
+            return self
+        stored = self.pool.find_stored(stored_key(self.key, adapter_key))
+        return PreparedImage(
+            self.pool, self._image, self.key, self.cache_salt, 0.0, stored, self._box, adapter_key=adapter_key
+        )  # fmt: skip
 
     def drop_crops(self) -> None:
         """Release the crops, page-locked megabytes, once they are encoded; they can be requested again."""
@@ -278,7 +295,8 @@ class PreparedImage:
     def _cut(self) -> None:
         start = time.perf_counter()
         try:
-            crops = self.pool.load_stored(self.key, self.cache_salt) or self._cut_now()
+            stored_as = stored_key(self.key, self._adapter_key)
+            crops = self.pool.load_stored(stored_as, self.cache_salt) or self._cut_now()
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops
@@ -286,6 +304,11 @@ class PreparedImage:
             self.failure = error
         finally:
             self.pool.on_ready()
+
+
+def stored_key(key: str, adapter_key: str) -> str:
+    """Return the key under which the encoding of an image is kept: an adapter has its own, as in `Sequence`."""
+    return f"{key} {adapter_key}" if adapter_key else key
 
 
 def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, run_tasks: RunTasks = run_in_turn) -> str:

@@ -9,6 +9,7 @@ import torch
 from photonlite.device.collectives import RankGroup
 from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
+from photonlite.models.families import Family
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.request import RequestSettings
 
@@ -22,6 +23,7 @@ class LoadedModel:
     prompts: Prompts
     sampling: RequestSettings = field(default_factory=RequestSettings)  # how its makers sample text
     files: ModelFiles | None = None  # None for a model that was made in memory
+    family: Family | None = None  # reads its adapters; None for a model that was not loaded from files
 
 
 def load_checkpoint(
@@ -49,4 +51,4 @@ def load_files(
     if ranks is not None:
         options["ranks"] = ranks
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
-    return LoadedModel(files.name, model, prompts, files.sampling, files)
+    return LoadedModel(files.name, model, prompts, files.sampling, files, files.family)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the command line lists families without torch, which takes 
     from PIL import Image
 
     from photonlite.device.collectives import RankGroup
+    from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm
     from photonlite.models.base import Model
     from photonlite.request import Token
 
@@ -56,6 +57,12 @@ class Family(Protocol):
         `max_context` shortens its context; None leaves the length to the family. With `ranks`, only a rank's share of
         the decoder is read, and the image encoder on rank 0 alone.
         """
+
+    def adapter_place(self, model: Any, module: str) -> AdapterPlace | None:
+        """Return where the layer of a public name is in a loaded model; None for one that takes no adapter."""
+
+    def read_variant(self, model: Any, tensors: Mapping[str, torch.Tensor], source: str) -> list[AdapterTerm]:
+        """Return the terms of an adapter in the makers' own format; AdapterError where it is not in one."""
 
 
 class Oracle(Protocol):

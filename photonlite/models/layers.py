@@ -65,6 +65,10 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * self.head_dim)
         self.proj = nn.Linear(dim, dim)
 
+    @property
+    def in_features(self) -> int:
+        return self.qkv.in_features
+
     def forward(self, x: Tensor, attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
         """Map x ``[B, T, dim]`` to the same shape; `attention` maps q ``[B, T, H, D]`` and k, v to ``[B, T, H, D]``."""
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [B, T, H + 2 H_kv, D]

@@ -49,7 +49,7 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
     path = shipped_checkpoint() if model is None else _as_path(model)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
-        if not is_folder and not is_file and isinstance(model, str) and _HUB_ID.fullmatch(model):
+        if not is_folder and not is_file and isinstance(model, str) and is_hub_id(model):
             return _from_hub(model, revision)
         if revision is not None and (is_folder or is_file):
             raise ModelNotFoundError(
@@ -62,6 +62,10 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
     except OSError as cause:
         raise ModelNotFoundError(f"{_shortened(path)} cannot be read: {cause.strerror or cause}") from cause
     raise ModelNotFoundError(_unknown(str(model), path))
+
+
+def is_hub_id(name: str) -> bool:
+    return _HUB_ID.fullmatch(name) is not None
 
 
 def shipped_checkpoint() -> Path:

@@ -13,7 +13,7 @@ crops of later launches are kept in separate memory, which only the compute stre
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -22,9 +22,11 @@ from torch.nn.attention import SDPBackend
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_SCRATCH, pack_image
+from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.resize import cut_image
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import CropEncoder
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured
@@ -39,7 +41,9 @@ class Images(Protocol):
     input_shape: tuple[int, ...]  # of the bytes that one launch encodes, at most
 
     def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None: ...
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None: ...
+
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
+        """Encode the groups' parts of images; with a bank some have adapters, and the bank's model encodes."""
 
     def work(self, groups: Sequence[CropGroup]) -> int:
         """Return about how many patches a launch encodes."""
@@ -79,9 +83,15 @@ class ImageEncoder:
             elif group.first == 0:
                 transfer(buffers.images[start : start + len(crops.packed)], crops.packed)
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         """Encode the groups' crops in one batch; a job's last crop turns its features into embeddings."""
-        features = self._encoder.encode(self.cut(buffers, groups))
+        crops = self.cut(buffers, groups)
+        if bank is None:
+            features = self._encoder.encode(crops)
+        else:
+            slots, counts = [group.adapter_slot for group in groups], [group.count for group in groups]
+            with bank.running(AdapterRows.of(slots, counts, crops.device)) as model:
+                features = cast(CropEncoder, model.vision).encode(crops)
         for group, found in zip(groups, torch.split(features, [group.count for group in groups]), strict=True):
             job = group.job
             if job.failed:
@@ -92,8 +102,14 @@ class ImageEncoder:
             if sum(map(len, parts)) == job.total:
                 if isinstance(job.crops, PatchImage | StoredImage):
                     raise AssertionError(f"a {type(job.crops).__name__} was given to an encoder of crops")
-                self._embeddings[job.number] = self._encoder.project(torch.cat(parts), job.crops.tiling)[None]
+                self._embeddings[job.number] = self._project(torch.cat(parts), job.crops.tiling, group, bank)[None]
                 del self._features[job.number]
+
+    def _project(self, features: Tensor, tiling: tuple[int, int], group: CropGroup, bank: AdapterBank | None) -> Tensor:
+        if bank is None or not group.adapter_slot:
+            return self._encoder.project(features, tiling)
+        with bank.running(AdapterRows.of([group.adapter_slot], [1], features.device)) as model:
+            return cast(CropEncoder, model.vision).project(features, tiling)
 
     def work(self, groups: Sequence[CropGroup]) -> int:
         return sum(group.count for group in groups) * (1 + self._spec.grid**2)

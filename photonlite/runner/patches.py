@@ -6,11 +6,14 @@ patches ── upload ──> patches of the slot, image after image ── enco
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.kernels.adapters import AdapterRows
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import PatchEncoder, PatchSpec
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.sequence import UNIT_PATCHES, PatchImage
@@ -37,10 +40,18 @@ class PatchImages:
             transfer(buffers.crops[begin:end], image.patches)
             begin = end
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         images = _images(groups)
         sizes = [len(image.patches) for image in images]
-        found = self._encoder.encode(buffers.crops[: sum(sizes)], [image.grid for image in images])
+        patches, grids = buffers.crops[: sum(sizes)], [image.grid for image in images]
+        if bank is None:
+            found = self._encoder.encode(patches, grids)
+        else:
+            # Of each embedding, whose patches follow each other in every layer.
+            counts = [size // self._spec.position_patches for size in sizes]
+            slots = [group.adapter_slot for group in groups]
+            with bank.running(AdapterRows.of(slots, counts, patches.device)) as model:
+                found = cast(PatchEncoder, model.vision).encode(patches, grids)
         begin = 0
         for group, size in zip(groups, sizes, strict=True):
             end = begin + size // self._spec.position_patches

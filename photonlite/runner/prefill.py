@@ -26,8 +26,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import BatchItem
 from photonlite.device.base import Array
+from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule, dequantise, indexable, quantise, write_kv
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.models.layers import Attention, attend
 from photonlite.runner.buffers import Buffers, PagedCache, transfer
@@ -103,14 +105,22 @@ class Prefill:
         used = self._shape.packed_words(self._size(rows)[0])
         transfer(buffers.packed[:used], slot.packed[:used])
 
-    def run(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow]) -> None:
-        """Run prompts in one pass; leave each row's last raw hidden state in the buffers."""
+    def run(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow], bank: AdapterBank | None = None) -> None:
+        """Run prompts in one pass; leave each row's last raw hidden state in the buffers.
+
+        With a bank some rows have adapters, by `slot.adapters`: the bank's model runs the pass.
+        """
         count, (size, graphs) = len(rows), self._size(rows)
         used = self._shape.packed_words(size)
         self._packed[:used].copy_(buffers.packed[:used])
         self._table[:count].copy_(buffers.rows[:count, PAGES:])
         self._embed(buffers, slot, rows)
-        if graphs is not None:
+        if bank is not None:
+            slots, counts = slot.adapters[:count].tolist(), [row.count for row in rows]
+            adapters = AdapterRows.of(slots, counts, self._packed.device)
+            with bank.running(adapters) as model:
+                self._forward_plain(size, rows, model)
+        elif graphs is not None:
             graphs.replay(size)
         else:
             self._forward(size, sum(row.tiles for row in rows), rows)
@@ -170,22 +180,37 @@ class Prefill:
 
     def _forward(self, size: int, tiles: int, rows: Sequence[PromptRow] = ()) -> None:
         """Run so many positions and tiles from the fixed buffers to `_hidden`; without a decoder those of `rows`."""
+        if self._decoder is None:
+            self._forward_plain(size, rows, self._model)
+            return
         shape, packed = self._shape, self._packed
-        positions, slots, words = shape.places_of(packed, size).unbind(1)
+        positions, slots, _ = shape.places_of(packed, size).unbind(1)
         last, lengths = shape.ends_of(packed)
+        x, turns, deepstack = self._inputs_of(size)
+        place = positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths
+        self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._cache))
+
+    def _inputs_of(self, size: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return embeddings of a pass, rotary positions if a model has several axes, and features behind layers."""
+        words = self._shape.places_of(self._packed, size)[:, 2]
         embedded = self._model.embed(words.clamp(min=0))
         x = torch.where((words != EMBEDDED)[:, None], embedded, self._x[:size])
-        turns = shape.turns_of(packed, size) if shape.axes else None
-        deepstack = None if self._deepstack is None else self._deepstack[:, :size]
-        if self._decoder is not None:
-            place = positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths
-            self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._cache))
-            return
+        turns = self._shape.turns_of(self._packed, size) if self._shape.axes else None
+        return x, turns, None if self._deepstack is None else self._deepstack[:, :size]
+
+    def _forward_plain(self, size: int, rows: Sequence[PromptRow], model: Model) -> None:
+        """Run the positions of `rows` in a model's own operations, without the padding behind them."""
+        shape, packed, count = self._shape, self._packed, sum(row.count for row in rows)
+        positions, slots, _ = shape.places_of(packed, size)[:count].unbind(1)
+        last = shape.ends_of(packed)[0]
+        x, turns, deepstack = self._inputs_of(size)
+        x, turns = x[:count], None if turns is None else turns[:count]
+        deepstack = None if deepstack is None else deepstack[:, :count]
         attention = prompt_attention(self._cache, rows, slots, self._table)
         features = () if deepstack is None or not any(row.images for row in rows) else (deepstack[:, None],)
         positions = positions if turns is None else turns.T
         with plan_free_attention():
-            self._hidden.copy_(self._model.forward(x[None], positions, attention, *features)[0, last])
+            self._hidden.copy_(model.forward(x[None], positions, attention, *features)[0, last])
 
 
 def make_rows(items: Iterable[BatchItem]) -> list[PromptRow]:

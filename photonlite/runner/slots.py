@@ -17,6 +17,7 @@ Host arrays are rewritten only while the slot is free: every copy that read them
 of the results, which the commit waited for, was queued behind them.
 
 ```
+adapters  int32 [B]          slots of the rows' adapters, 0 for none                  (where a row has one: `adapted`)
 rows      int32 [B, 4 + P]   pending row, position, write slot, rotary position, page table  (decode and prefill)
 tokens    int32 [T, 3]       id, first value, second value as float bits (prefill: rows one after the other)
 packed    int32 [W]          where positions lie on one axis, see `SlotShape` (prefill of packed prompts)
@@ -162,6 +163,8 @@ class Slot:
 
         self.index = index
         self.shape = shape
+        self.adapters: Array = device.host_array((shape.max_rows,), np.int32)
+        self.adapted = False  # some row of the launch has an adapter
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)
         self.tokens: Array = device.host_array((shape.max_tokens, 3), np.int32)
         self.packed: Array = device.host_array((shape.packed_words(shape.max_tokens),), np.int32)

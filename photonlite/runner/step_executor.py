@@ -189,6 +189,7 @@ class StepExecutor:
         plan = step.plan
         step.padded, step.graphed = self._model_runner.padded(len(plan.rows))
         self._fill_rows(plan, slot, step.padded)
+        step.graphed = step.graphed and not slot.adapted
         self._upload(step, slot, lambda: self._model_runner.upload_rows(slot, step.padded))
         self._run(step, self._device.compute, lambda: self._model_runner.decode(slot, step.padded))
 
@@ -223,6 +224,10 @@ class StepExecutor:
                 self._written[row] = len(pages)
         last = np.array([row.start + row.count - 1 for row in plan.rows], np.int32)
         shifts = [0 if row.sequence.turns is None else row.sequence.turns.shift for row in plan.rows]
+        adapters = [row.sequence.adapter_slot for row in plan.rows]
+        slot.adapted = any(adapters)
+        if slot.adapted:
+            slot.adapters[:count], slot.adapters[count:padded] = adapters, 0
         target = slot.rows
         target[:count, PENDING_ROW] = rows
         target[:count, POSITION] = last

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.images import Images
 from photonlite.sequence import HostTensor, StoredImage
@@ -63,7 +64,7 @@ class StoredImages:
         if fresh := _fresh(groups):
             self.inner.upload(buffers, fresh)
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         for group in groups:
             if group.job.failed:
                 self._restored.pop(group.job.number, None)
@@ -73,7 +74,7 @@ class StoredImages:
                     restored.record_stream(torch.cuda.current_stream(self._device))
         if not (fresh := _fresh(groups)):
             return
-        self.inner.encode(buffers, fresh)
+        self.inner.encode(buffers, fresh, bank)
         for group in fresh:
             found = self.inner.embeddings(group.job.number)
             if self._keeper is not None and found is not None:

@@ -25,10 +25,12 @@ from torch import Tensor
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
 from photonlite.images.crops import CropSpec
+from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.reference.attention import ScoreRule, write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import (
     CropEncoder,
     Model,
@@ -109,6 +111,7 @@ class TorchModelRunner:
         self._steps = fused.steps
         self._spread = spread
         self._keeper = keeper
+        self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
         self._counters: Counters = {}
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
@@ -170,8 +173,9 @@ class TorchModelRunner:
         self._images.upload(self._buffers[slot.index], groups)
 
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+        bank = self._bank(any(group.adapter_slot for group in groups))
         with self._spread_over(self._images.work(groups)), plan_free_attention():
-            self._images.encode(self._buffers[slot.index], groups)
+            self._images.encode(self._buffers[slot.index], groups, bank)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         for index, row in enumerate(plan.rows):
@@ -182,7 +186,8 @@ class TorchModelRunner:
             self._keep_pages(slot, index, row)
 
     def decode(self, slot: Slot, count: int) -> None:
-        if self._graphs is not None and self._graphs.replay(slot.index, count):
+        bank = self._bank(slot.adapted)
+        if bank is None and self._graphs is not None and self._graphs.replay(slot.index, count):
             return
         buffers = self._buffers[slot.index]
         rows = buffers.rows[:count]
@@ -190,7 +195,12 @@ class TorchModelRunner:
             # The reference gathers every page of the table: pass only those in use. On a card shapes stay fixed.
             rows = rows[:, : PAGES + int(slot.rows[:count, POSITION].max()) // self.shape.page_size + 1]
         with self._spread_over(count):
-            buffers.hidden[:count].copy_(self._step(rows))
+            if bank is None:
+                buffers.hidden[:count].copy_(self._step(rows))
+                return
+            adapters = AdapterRows.of(slot.adapters[:count].tolist(), [1] * count, self._device)
+            with bank.running(adapters) as model:
+                buffers.hidden[:count].copy_(self._plain_step(rows, model))
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         self.cache.copy(copies)
@@ -273,19 +283,30 @@ class TorchModelRunner:
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
         with self._spread_over(sum(row.count for row in rows)):
-            self._prefill.run(self._buffers[slot.index], slot, rows)
+            self._prefill.run(self._buffers[slot.index], slot, rows, self._bank(slot.adapted))
+
+    def _bank(self, adapted: bool) -> AdapterBank | None:
+        """Return what runs a launch some of whose rows have adapters; None for one without any."""
+        if adapted and self.adapters is None:
+            raise AssertionError("a launch has rows with adapters, and none was ever loaded")
+        return self.adapters if adapted else None
 
     def _step(self, rows: Tensor) -> Tensor:
         """Map rows, int32 ``[B, 4 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
+        if self._steps is None:
+            return self._plain_step(rows, self._model)
         x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])  # [B, dim]
-        if self._steps is not None:
-            following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:], rows[:, TURN])
-            with counting_in(self._counters):
-                return self._steps(x, following, self.cache)
+        following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:], rows[:, TURN])
+        with counting_in(self._counters):
+            return self._steps(x, following, self.cache)
+
+    def _plain_step(self, rows: Tensor, model: Model) -> Tensor:
+        """Do what `_step` does in a model's own operations."""
+        x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])
         positions = rows[:, TURN : TURN + 1]
         if self.shape.axes:
             positions = positions.expand(self.shape.axes, -1, -1)
-        return self._model.forward(x[:, None], positions, decode_attention(self.cache, rows))[:, 0]
+        return model.forward(x[:, None], positions, decode_attention(self.cache, rows))[:, 0]
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]

@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from photonlite.batch import BatchItem, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
+from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import LaunchModel, Limits, RunCost
 from photonlite.scheduler.queues import EncoderQueue, RunningSet, WaitingQueue
 from photonlite.sequence import Sequence
@@ -63,8 +64,9 @@ class FifoPolicy:
         self.crops = LaunchModel(limits.max_crops)
         self.prompts = LaunchModel(limits.max_batch)
         self.run_cost = RunCost()
-        self.encoder = EncoderQueue(cache, limits)
-        self.running = RunningSet(cache, limits, self.rank, self.requeue)
+        self.adapters = AdapterSlots(limits.adapter_slots)
+        self.encoder = EncoderQueue(cache, limits, self.adapters)
+        self.running = RunningSet(cache, limits, self.rank, self.requeue, self.adapters)
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
@@ -170,9 +172,9 @@ class FifoPolicy:
         return self.crops if batch.kind == "encode" else self.prompts
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
-        """Walk the sequences of a queue whose images, if they have one, are cached or encoded, oldest first."""
+        """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""
         for sequence in queue.candidates():
-            if self.is_ready(sequence):
+            if self.is_ready(sequence) and self.adapters.hold(sequence):
                 yield sequence
             else:
                 queue.block(sequence)
@@ -273,5 +275,6 @@ class FifoPolicy:
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)
+        self.adapters.release(sequence)
         sequence.finalized = True
         self.ended.append(Ended(sequence, error))

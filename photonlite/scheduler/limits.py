@@ -38,6 +38,7 @@ class Limits:
     max_pause_s: float = 0.035  # the same, however many wait; `launch_budget_s` holds where that is longer
     max_positions: int = sys.maxsize  # of the longest sequence: what a page table has room for
     vocab_size: int = 2**31
+    adapter_slots: int = 8  # adapters that are on the device at a time
     forced_runs: bool = True  # tokens that must follow are appended at once
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     router_budget: float = 1.0  # positions that these may need, as a share of the cache; see `scheduler.router`

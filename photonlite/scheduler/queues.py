@@ -20,6 +20,7 @@ from sortedcontainers import SortedKeyList
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
 from photonlite.cache.manager import CacheManager
+from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
 from photonlite.scheduler.router import Router
 from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
@@ -86,6 +87,12 @@ class WaitingQueue:
             if sequence not in self._candidates:
                 self._candidates.add(sequence)
 
+    def resume(self, sequence: Sequence) -> None:
+        """Note that a sequence may be ready: its adapter is there, or a slot for it."""
+        if sequence in self._ordered:
+            self._candidates.discard(sequence)
+            self._candidates.add(sequence)
+
     def candidates(self) -> Iterator[Sequence]:
         """Walk the sequences that are not blocked, oldest first; the caller may remove or block the one it has got."""
         last = -1
@@ -97,9 +104,10 @@ class WaitingQueue:
 class EncoderQueue:
     """Images that are being encoded, by key, in the order of their beginning; each belongs to its leader's class."""
 
-    def __init__(self, cache: CacheManager, limits: Limits) -> None:
+    def __init__(self, cache: CacheManager, limits: Limits, adapters: AdapterSlots) -> None:
         self.jobs: dict[str, EncodeJob] = {}
         self._cache = cache
+        self._adapters = adapters
         self._max_jobs = limits.max_jobs + REALTIME_JOBS
         self._max_image_bytes = limits.max_image_bytes
         self._begun = 0
@@ -110,10 +118,15 @@ class EncoderQueue:
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
         """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures.
 
-        The first sequence may have more images than are encoded at a time: it runs only when it has all of them.
+        The first sequence may have more images than are encoded at a time: it runs only when it has all of them. One
+        that waits for its adapter does not count: those that have theirs go before it. So may later ones that hold a
+        slot, for which others wait.
         """
         unusable = []
-        for place, sequence in enumerate(queue.first(count)):
+        place = 0
+        first = queue.first(count)
+        held = [one for one in self._adapters.waiting_holders() if one.realtime == queue.realtime and one not in first]
+        for sequence in (*first, *held):
             for span in self._missing(sequence):
                 if self._joins(sequence, span.key):
                     continue
@@ -121,9 +134,11 @@ class EncoderQueue:
                 if failure is not None:
                     unusable.append((sequence, failure))
                     break
-                if crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1)):
+                room = crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1))
+                if crops is not None and room and self._adapters.hold(sequence):
                     self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence)
                     self._begun += 1
+            place += not self._adapters.is_blocked(sequence)
         return unusable
 
     def next_groups(self, queue: WaitingQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
@@ -137,7 +152,7 @@ class EncoderQueue:
         taken = copied = 0
         for job in self.jobs_of(queue):
             left = job.total - job.launched
-            if left == 0:
+            if left == 0 or not self._adapters.hold(job.leader):
                 continue
             if taken >= room or ((taken >= enough or (taken and job.is_whole)) and taken + left > room):
                 break
@@ -145,7 +160,8 @@ class EncoderQueue:
                 copied += job.image_bytes
                 if groups and copied > self._max_image_bytes:
                     break  # no later image overtakes it
-            groups.append(CropGroup(job, job.launched, left if job.is_whole else min(left, room - taken)))
+            count = left if job.is_whole else min(left, room - taken)
+            groups.append(CropGroup(job, job.launched, count, job.leader.adapter_slot))
             taken += groups[-1].count
         return tuple(groups)
 
@@ -179,7 +195,8 @@ class EncoderQueue:
             return idle
         for job in list(self.jobs.values()):
             if job.leader.finalized:
-                if (heir := find_heir(job.key)) is not None:
+                # One that gets no slot must not keep the room from those that have theirs.
+                if (heir := find_heir(job.key)) is not None and self._adapters.has_slot(heir):
                     job.leader = heir
                 else:
                     idle.append(self.jobs.pop(job.key))
@@ -198,7 +215,7 @@ class EncoderQueue:
         job = self.jobs.get(key)
         if job is None:
             return False
-        if sequence.realtime and not job.leader.realtime:
+        if sequence.realtime and not job.leader.realtime and self._adapters.has_slot(sequence):
             job.leader = sequence
         return True
 
@@ -233,6 +250,7 @@ class RunningSet:
         limits: Limits,
         rank: Callable[[Sequence], Any],
         requeue: Callable[[Sequence], None],
+        adapters: AdapterSlots,
     ) -> None:
         self.sequences: list[Sequence] = []  # admitted and not finalized
         self.zombies: set[Sequence] = set()  # finalized, and still carried by a step
@@ -243,6 +261,7 @@ class RunningSet:
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._cache = cache
+        self._adapters = adapters
         self._page_size = cache.pages.page_size
         self.rank = rank
         self.requeue = requeue
@@ -292,6 +311,7 @@ class RunningSet:
         if sequence in self.zombies:
             self.zombies.remove(sequence)
             self._release(sequence)
+            self._adapters.release(sequence)
             self.victims.clear()
         elif sequence.preempting:
             self.put_back(sequence)

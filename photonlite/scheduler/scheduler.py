@@ -22,6 +22,7 @@ from photonlite.batch import EncodeJob, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError, DeadlineError
 from photonlite.request import IMAGE, Token
+from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import Ended, FifoPolicy, Runs
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.realtime import RealtimePolicy
@@ -35,6 +36,7 @@ class Decision(NamedTuple):
     batch: ScheduledBatch | None  # to launch
     ended: tuple[Ended, ...] = ()  # sequences that have left the scheduler's queues
     dropped: tuple[EncodeJob, ...] = ()  # images that no request waits for: the device frees their features
+    loads: tuple[AdapterLoad, ...] = ()  # adapters to bring to the device
     wake_at: float | None = None  # when time alone may change the decision; None where only an event can
 
 
@@ -48,6 +50,7 @@ class Scheduler:
         self._second = second
         self.running = self.policy.running
         self.encoder = self.policy.encoder
+        self.adapters = self.policy.adapters
         # Of open requests alone: one that has ended would keep its image in memory until its deadline.
         self._deadlines: SortedKeyList[Sequence, tuple[float, int]] = SortedKeyList(key=_deadline)
 
@@ -87,6 +90,8 @@ class Scheduler:
 
     def plan(self, now: float) -> Decision:
         """Decide what to launch; sequences that end without a launch leave their queues."""
+        for sequence in self.adapters.take_unblocked():
+            self.policy.queue_of(sequence).resume(sequence)
         ended = self._expired(now) if self._next_deadline <= now else []
         for one in ended:
             self.finish(one.sequence, now)
@@ -104,10 +109,11 @@ class Scheduler:
                 self._note_end(one.sequence, now)
             ended += self.policy.ended
             self.policy.ended.clear()
-        return Decision(batch, tuple(ended), tuple(dropped), self._wake_at())
+        return Decision(batch, tuple(ended), tuple(dropped), self.adapters.take_loads(), self._wake_at())
 
     def abandon(self, batch: ScheduledBatch) -> None:
         """Release what a batch took: its launch raised."""
+        self.adapters.release_step(batch)
         for group in batch.groups:
             self.encoder.fail(group.job)
         for row in batch.rows:
@@ -129,6 +135,7 @@ class Scheduler:
         if step.kind == "run":
             self.policy.run_cost.observe_run(step.device_s)
             return
+        self.adapters.release_step(step.plan)
         failed = [isinstance(outcome, Exception) for outcome in outcomes]
         if not any(failed):
             if not step.plan.stored_images:  # which say nothing about the cost of crops
@@ -152,6 +159,7 @@ class Scheduler:
         sequence.preempting = False
         if sequence.row is None:
             self.policy.queue_of(sequence).remove(sequence)
+            self.adapters.release(sequence)
         else:
             self.running.finish(sequence)
         self._note_end(sequence, now)
@@ -207,6 +215,7 @@ class Scheduler:
         return late
 
     def _book(self, batch: ScheduledBatch, now: float) -> None:
+        self.adapters.hold_for_step(batch)
         if batch.kind == "prefill":
             for row in batch.rows:
                 row.sequence.times.admitted = row.sequence.times.admitted or now

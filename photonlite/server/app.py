@@ -16,7 +16,7 @@ from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
 from photonlite.server.link import NO_RESTARTS
 from photonlite.server.metrics import HttpMetrics
-from photonlite.server.routes import docs, moondream, openai, playground, realtime, service
+from photonlite.server.routes import adapters, docs, moondream, openai, playground, realtime, service
 from photonlite.server.transport.middleware import AccessLog, ErrorResponses
 from photonlite.server.transport.spans import find_spans
 from photonlite.server.transport.trace_context import ID_HEADER
@@ -38,6 +38,7 @@ def create_app(
         routes=[
             *moondream.routes(ingress),
             *openai.routes(ingress),
+            *adapters.routes(ingress),
             *realtime.routes(ingress),
             *service.routes(ingress, http, restarts),
             *docs.routes(ingress),

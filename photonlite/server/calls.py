@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from photonlite.api.adapters import Adapter
 from photonlite.api.tasks import OPTIONS
 from photonlite.config import ImageLimits
 from photonlite.images.source import DecodedImage
@@ -32,6 +33,7 @@ class Call:
     caller: str | None = None  # the tenant, or the client's address where there are no keys
     realtime: bool = False
     strict: bool = False
+    adapter: str | None = None  # by name; None for the model alone
     images: tuple[bytes | DecodedImage, ...] = field(default=(), repr=False)  # of a chat, whose messages have places
 
 
@@ -55,6 +57,9 @@ class ServedModel(Protocol):
     @property
     def image_limits(self) -> ImageLimits: ...
     def metrics(self) -> dict[str, Any]: ...
+    def adapters(self) -> list[Adapter]: ...
+    def load_adapter(self, adapter: str, *, name: str | None = None) -> Adapter: ...
+    def unload_adapter(self, name: str) -> None: ...
 
 
 def count_parts(arguments: Mapping[str, Any], size: tuple[int, int] | None = None, sight: int = 1) -> int:

@@ -19,7 +19,9 @@ _VISIBLE: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9])?)*", re.I)
 _NAME: Final = re.compile(rf"{_HOST.pattern}|[0-9a-f:.]+", re.I)
 _ORIGIN: Final = re.compile(r"\*|https?://[^/\s]+", re.I)
-_KEY_LINE: Final = re.compile(r"(?P<key>\S+)(\s+weight=(?P<weight>\d+(\.\d+)?))?(?P<metrics>\s+metrics)?")
+_KEY_LINE: Final = re.compile(
+    r"(?P<key>\S+)(\s+weight=(?P<weight>\d+(\.\d+)?))?(?P<metrics>\s+metrics)?(?P<admin>\s+admin)?"
+)
 _SHORTEST_KEY: Final = 16
 
 
@@ -34,6 +36,7 @@ class ServerConfig:
         key_weights: Share of a key relative to others: 2 gets twice as much as 1, the default.
         metrics_keys: Those of the keys that may read `/metrics`, which show what all of them do. The only key of a
             server always may.
+        admin_keys: Those of the keys that may load and unload adapters; without any, nobody may.
         max_body_bytes: Size of a request's body, and of a frame of a WebSocket.
         max_images: Places of images in a conversation, where the model reads several; other requests have one image.
         max_prompt_characters: Length of a question, of an object's name, or of all messages of a conversation.
@@ -77,6 +80,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
     key_weights: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"flag": None})
     metrics_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
+    admin_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
     max_body_bytes: int = setting(32 * MIB, least=1)
     max_images: int = setting(8, least=1)
     max_prompt_characters: int = setting(4000, least=1)
@@ -135,12 +139,12 @@ class ServerConfig:
 
     def take_keys(self, other: "ServerConfig") -> None:
         """Replace the keys by those of other settings: the only change that settings in use allow."""
-        for name in ("api_keys", "key_weights", "metrics_keys"):
+        for name in ("api_keys", "key_weights", "metrics_keys", "admin_keys"):
             object.__setattr__(self, name, getattr(other, name))
 
     def __repr__(self) -> str:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("api_keys", "metrics_keys"):  # a repr may end up in a log
+        for name in ("api_keys", "metrics_keys", "admin_keys"):  # a repr may end up in a log
             values[name] = tuple(map(fingerprint, values[name]))
         values["key_weights"] = {fingerprint(key): weight for key, weight in self.key_weights.items()}
         return f"ServerConfig({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -156,8 +160,9 @@ class ServerConfig:
         weights = self.key_weights.values()
         if not self.key_weights.keys() <= set(self.api_keys) or not all(0 < weight < math.inf for weight in weights):
             raise SettingsError("server setting 'key_weights' must give keys of 'api_keys' numbers above 0")
-        if not set(self.metrics_keys) <= set(self.api_keys):
-            raise SettingsError("server setting 'metrics_keys' must be some of 'api_keys'")
+        for name in ("metrics_keys", "admin_keys"):
+            if not set(getattr(self, name)) <= set(self.api_keys):
+                raise SettingsError(f"server setting {name!r} must be some of 'api_keys'")
         names = "names of hosts, without https:// and port"
         for name, pattern, wanted in (
             ("allow_hosts", _NAME, names),
@@ -176,7 +181,7 @@ def fingerprint(key: str) -> str:
 
 
 def read_access(path: Path) -> dict[str, Any]:
-    """Read a key file's lines, `KEY`, `KEY weight=2` or `KEY metrics`; returns the settings of `ServerConfig`.
+    """Read a key file's lines, `KEY weight=2 metrics admin` or less; returns the settings of `ServerConfig`.
 
     Raises `InputError`, also if other users could add a key to the file.
     """
@@ -195,26 +200,31 @@ def read_access(path: Path) -> dict[str, Any]:
         raise InputError(f"{name} holds no key: write one a line, from: openssl rand -hex 16")
     keys = [_read_key(entry, f"key {number} of {str(path)!r}") for number, entry in enumerate(entries, 1)]
     weights = {key: weight for key, weight, _ in keys}
+
+    def with_right(right: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key for key, _, rights in keys if right in rights))
+
     return {
         "api_keys": tuple(weights),
         "key_weights": {key: weight for key, weight in weights.items() if weight != 1},
-        "metrics_keys": tuple(dict.fromkeys(key for key, _, reads_metrics in keys if reads_metrics)),
+        "metrics_keys": with_right("metrics"),
+        "admin_keys": with_right("admin"),
     }
 
 
-def _read_key(line: str, where: str) -> tuple[str, float, bool]:
-    """Return a key, its weight and whether it reads metrics; errors do not quote the line, which is a secret."""
+def _read_key(line: str, where: str) -> tuple[str, float, set[str]]:
+    """Return a key, its weight and what it may do beside asking; errors do not quote the line, which is a secret."""
     found = _KEY_LINE.fullmatch(line)
     weight = float(found["weight"] or 1) if found else 0.0
     if found is None or not 0 < weight < math.inf:
         raise InputError(
-            f"{where} has something else than a weight above 0 behind it: write KEY, or KEY weight=2, and `metrics` "
-            "behind one that may read /metrics"
+            f"{where} has something else than a weight above 0 behind it: write KEY, or KEY weight=2, `metrics` behind "
+            "one that may read /metrics, and `admin` behind one that may load adapters"
         )
     if (length := len(found["key"])) < _SHORTEST_KEY:
         reason = f"has {length} characters, and {_SHORTEST_KEY} are the least"
         raise InputError(f"{where} {reason}: make one with: openssl rand -hex 16")
-    return found["key"], weight, found["metrics"] is not None
+    return found["key"], weight, {right for right in ("metrics", "admin") if found[right] is not None}
 
 
 def _all_match(pattern: re.Pattern[str], values: object) -> bool:

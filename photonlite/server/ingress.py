@@ -143,6 +143,24 @@ class Ingress:
             limit = "body_timeout_s" if isinstance(cause.__cause__, TimeoutError) else None
             raise HttpError(422, str(cause), code="image_fetch_failed", limit=limit) from cause
 
+    def adapter_of(self, name: str | None, asked: str | None = None) -> str | None:
+        """Return the adapter that answers: the one that is asked for, or that of a model's name `MODEL:ADAPTER`.
+
+        Raises 404 for a model or an adapter that is not there, 422 where two are named.
+        """
+        known = (None, self.model.name, *self.config.model_aliases)
+        base, colon, own = (name or "").rpartition(":")
+        of_model = own if name not in known and colon and base in known else None
+        self.check_model(name if of_model is None else base)
+        if None not in (of_model, asked) and of_model != asked:
+            raise HttpError(422, f"model names the adapter {of_model!r:.100}, and the request {asked!r:.100}: give one")
+        found = asked if of_model is None else of_model
+        names = [one.name for one in self.model.adapters()] if found is not None else []
+        if found is not None and found not in names:
+            loaded = ", ".join(names) or "none"
+            raise HttpError(404, f"no adapter is called {found!r:.100}: loaded are {loaded}", code="adapter_not_found")
+        return found
+
     def check_model(self, name: str | None) -> None:
         if name not in (None, self.model.name, *self.config.model_aliases):
             message = f"there is no model {name!r:.100}: this server has {self.model.name!r}, leave 'model' out"

@@ -17,6 +17,17 @@ _numbers = itertools.count()
 _NOTHING: Any = None
 
 
+class NamedAdapter(NamedTuple):
+    """All that the engine knows of an adapter."""
+
+    name: str
+    key: str
+
+
+def adapter_of(key: str) -> NamedAdapter | None:
+    return NamedAdapter(key, key) if key else None
+
+
 @dataclass
 class NamedImage:
     """All that the cache knows of an image."""
@@ -39,10 +50,11 @@ def sequence(
     prefix: int = 1,
     budget: int = 8,
     kept: bool = False,
+    adapter: str = "",
 ) -> Sequence:
     """A waiting sequence; `prefix` is BOS and image tokens."""
     tokens = tuple(token if isinstance(token, Token) else Token(token) for token in prompt)
-    request = Request("test", tokens, _NOTHING, budget, SamplingSettings(), kept=kept)
+    request = Request("test", tokens, _NOTHING, budget, SamplingSettings(), kept=kept, adapter=adapter_of(adapter))
     named = None if image is None else NamedImage(image)
     return Sequence(next(_numbers), request, _NOTHING, prefix if named else 1, named)
 

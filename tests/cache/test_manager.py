@@ -459,3 +459,22 @@ def test_a_block_ends_behind_the_image_and_inside_the_prompt(block: int) -> None
     request = Request("test", (Token(1),) * 3, ANYTHING, 8, SamplingSettings())
     with pytest.raises(AssertionError, match=f"a block of {block} positions in a prompt of 9"):
         Sequence(0, request, ANYTHING, PREFIX, NamedImage("a"), prompt_block=block)
+
+
+@pytest.mark.parametrize("image", [None, "a"])
+def test_requests_of_different_adapters_share_nothing(image: str | None):
+    manager = manager_of(40)
+    prompt = tuple(range(12))
+    served(manager, first := sequence(prompt, image, prefix=PREFIX, adapter="x"))
+    for other in ("", "y"):
+        assert admitted(manager, sequence(prompt, image, prefix=PREFIX, adapter=other)).start == 0
+    assert admitted(manager, sequence(prompt, image, prefix=PREFIX, adapter="x")).start > 0
+    assert first.adapter_key == "x"
+
+
+def test_an_answer_is_kept_for_its_own_adapter_alone():
+    manager = manager_of(40)
+    finish(manager, answered(manager, (1,), range(100, 114), adapter="x"))
+    longer = [1, *range(100, 114), 2, 3]
+    assert admitted(manager, sequence(longer)).start == 0
+    assert admitted(manager, sequence(longer, adapter="x")).start == 12

@@ -21,7 +21,7 @@ from photonlite.images import crops
 from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
-from photonlite.images.pool import ImagePool, image_key, share_tasks
+from photonlite.images.pool import ImagePool, PreparedImage, image_key, share_tasks, stored_key
 from photonlite.sequence import HostTensor, StoredImage, UncutImage
 from tests.images.bombs import BOMBS
 
@@ -458,3 +458,26 @@ def test_embeddings_on_a_disk_are_read_by_the_pool_when_the_engine_asks(bell: Be
 
     assert isinstance(again.crops, UncutImage if packs else ImageCrops)
     assert [name.startswith("photonlite-images") for name in stored.threads] == [True, True]
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_an_adapter_takes_what_is_stored_of_its_own_encoding_alone(bell: Bell, place: str) -> None:
+    stored = Stored()
+    pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring, stored=stored)
+    plain = pool.prepare(make_image())
+    theirs = {key: make_stored() for key in (plain.key, stored_key(plain.key, "shelf"))}
+    setattr(stored, place, theirs)
+
+    def found(image: PreparedImage) -> object:
+        if image.crops is None:
+            image.request_crops()
+            bell.wait()
+        return image.crops
+
+    shelf, other = pool.prepare(make_image(), adapter_key="shelf"), plain.for_adapter("other")
+    assert shelf.key == other.key == plain.key
+    assert found(shelf) is found(plain.for_adapter("shelf")) is theirs[stored_key(plain.key, "shelf")]
+    assert found(pool.prepare(make_image())) is theirs[plain.key]
+    assert isinstance(found(other), ImageCrops)
+    assert isinstance(found(other.part((0, 0, 20, 20))), ImageCrops)
+    pool.close()

@@ -9,6 +9,7 @@ from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
+from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.scheduler import Decision
@@ -117,7 +118,9 @@ def test_encoding_keeps_to_the_time_budget_while_others_are_decoded() -> None:
 
 def uncut(*sizes: int, room: int, tiling: tuple[int, int] = (1, 1)) -> EncoderQueue:
     """Queue images of so many bytes, of which a launch may copy `room`."""
-    encodings = EncoderQueue(CacheManager(PagePool(100, 4)), Limits(4, 8, 1000, 8, max_image_bytes=room))
+    encodings = EncoderQueue(
+        CacheManager(PagePool(100, 4)), Limits(4, 8, 1000, 8, max_image_bytes=room), AdapterSlots(1)
+    )
     leader = Sequence(0, Request("query", (Token(1),), Words(2), 2, SamplingSettings()), FakeSink(), 1)
     for number, size in enumerate(sizes):
         image = UncutImage(np.zeros(size, np.uint8), (1, 1), tiling, (), ())

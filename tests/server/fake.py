@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
+from photonlite.api.adapters import Adapter
 from photonlite.api.tasks import OPTIONS
 from photonlite.config import DEFAULT_IMAGE_LIMITS
+from photonlite.errors import AdapterError, UnknownAdapterError
 from photonlite.results import Answer, Caption, Detections, Metrics, Points, Segments
 from photonlite.server.calls import SKILLS, Call, Skill
 from photonlite.skills.chat import flat_text, read_messages
@@ -53,6 +55,7 @@ class FakeModel:
         self.begun = asyncio.Event()
         self.asked = threading.Event()
         self.given_up = threading.Event()
+        self.named: dict[str, Adapter] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._free = asyncio.Event()
         self._free.set()
@@ -100,6 +103,19 @@ class FakeModel:
         result: Any = Caption("") if call.skill == "caption" else Answer("")
         result["caption" if call.skill == "caption" else "answer"] = FakeText(self, result)
         return result
+
+    def adapters(self) -> list[Adapter]:
+        return list(self.named.values())
+
+    def load_adapter(self, adapter: str, *, name: str | None = None) -> Adapter:
+        if adapter == "broken":
+            raise AdapterError("the adapter 'broken' uses use_dora (True), which is not supported")
+        loaded = self.named[name or adapter] = Adapter(name or adapter, "key", adapter, 4, 100)
+        return loaded
+
+    def unload_adapter(self, name: str) -> None:
+        if self.named.pop(name, None) is None:
+            raise UnknownAdapterError(f"no adapter is called {name!r}")
 
     def metrics(self) -> dict[str, Any]:
         return {"counters": {"requests_submitted": len(self.calls)}, "gauges": {"running": 0}, "histograms": {}}

@@ -19,7 +19,7 @@ API = [route for route in ROUTES if route.path.startswith("/v1/")]
 
 
 def a_method(route: Route) -> str:
-    return "POST" if "POST" in (route.methods or ()) else "GET"
+    return next(method for method in ("POST", "DELETE", "GET") if method in (route.methods or ()))
 
 
 def a_path(route: Route) -> str:

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from photonlite.errors import InputError
-from photonlite.server.config import read_access
+from photonlite.errors import InputError, SettingsError
+from photonlite.server.config import ServerConfig, read_access
 
 KEY = "0123456789abcdef"
 
@@ -25,7 +25,7 @@ def test_a_key_file_readable_by_others_is_accepted(tmp_path: Path, mode: int) ->
     path.write_text(f"# of the robots\n{KEY}\n")
     path.chmod(mode)
 
-    assert read_access(path) == {"api_keys": (KEY,), "key_weights": {}, "metrics_keys": ()}
+    assert read_access(path) == {"api_keys": (KEY,), "key_weights": {}, "metrics_keys": (), "admin_keys": ()}
 
 
 def test_a_key_may_have_a_weight_and_read_metrics(tmp_path: Path) -> None:
@@ -37,7 +37,20 @@ def test_a_key_may_have_a_weight_and_read_metrics(tmp_path: Path) -> None:
         "api_keys": (KEY, KEY[::-1], f"{KEY}x", f"{KEY}y"),
         "key_weights": {KEY: 2, KEY[::-1]: 0.5},
         "metrics_keys": (KEY[::-1], f"{KEY}y"),
+        "admin_keys": (),
     }
+
+
+def test_a_key_may_load_adapters(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY} admin\n{KEY[::-1]} weight=2 metrics admin\n{KEY}x\n")
+    path.chmod(0o600)
+
+    access = read_access(path)
+    assert access["admin_keys"] == (KEY, KEY[::-1])
+    assert ServerConfig(**access).admin_keys == (KEY, KEY[::-1])
+    with pytest.raises(SettingsError, match="'admin_keys' must be some of 'api_keys'"):
+        ServerConfig(admin_keys=(KEY,))
 
 
 @pytest.mark.parametrize(

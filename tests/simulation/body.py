@@ -26,6 +26,7 @@ from tests.simulation.model import (
     VOCAB_SIZE,
     Choice,
     Input,
+    adapted,
     block_cells,
     choose_coordinate,
     choose_id,
@@ -33,6 +34,7 @@ from tests.simulation.model import (
     embed_image,
     goes_on,
     image_cell,
+    next_cell,
     nucleus,
     probability_of,
     unseen,
@@ -57,6 +59,7 @@ class Twin:
     """A slot's buffers on the device."""
 
     __slots__ = (
+        "adapters",
         "choices",
         "crops",
         "hidden",
@@ -71,6 +74,7 @@ class Twin:
     )
 
     def __init__(self) -> None:
+        self.adapters: list[int] = []
         self.rows: Rows = []
         self.tokens: list[Input] = []
         self.crops: Crops = []
@@ -103,6 +107,7 @@ class SymbolicBody:
         kept_pages: Cells of BOS and image that were computed for them.
         pages: Stored cells of BOS and image, where a job has them.
         uncut: Crops that the device has made of whole images, for launches to come.
+        bank: The adapter in each slot, by number.
     """
 
     vocab_size = VOCAB_SIZE
@@ -125,6 +130,7 @@ class SymbolicBody:
         self.kept_pages: dict[str, list[int]] = {}
         self.uncut: dict[int, tuple[int, ...]] = {}
         self.pages: dict[int, list[int]] = {}
+        self.bank: dict[int, int] = {}
         self.closed = False
         self._prefix_length = prefix_length
         self._padded = {
@@ -142,6 +148,7 @@ class SymbolicBody:
     def upload_rows(self, slot: Slot, count: int) -> None:
         twin = self._twins[slot.index]
         twin.rows = slot.rows[:count].tolist()
+        twin.adapters = slot.adapters[:count].tolist() if slot.adapted else [0] * count
         twin.prefill = None
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
@@ -162,7 +169,8 @@ class SymbolicBody:
             if isinstance(job.crops, UncutImage):
                 crops = self._cut(group, crops)
             features = self.features.setdefault(job.number, [])
-            features += crops
+            adapter = self._adapter(group.adapter_slot)
+            features += [adapted(crop, adapter) for crop in crops]
             if len(features) == job.total:
                 self.embeddings[job.number] = self.kept[job.key] = embed_image(features)
                 del self.features[job.number]
@@ -172,25 +180,25 @@ class SymbolicBody:
         tokens = iter(twin.tokens)
         twin.hidden = []
         twin.prefill = plan
-        for row, table in zip(plan.rows, twin.rows, strict=True):
+        for row, table, number in zip(plan.rows, twin.rows, twin.adapters, strict=True):
+            adapter = self._adapter(number)
             start, end, cell = row.start, row.start + row.count, NAN
             if start > 0:
                 if row.jobs and row.restores:
                     self._restore(row, table)
                 cell = cells[_place(table, start - 1, size)]
             else:
-                leading = self._leading(row)
+                leading = [adapted(cell, adapter) for cell in self._leading(row)]
                 if row.sequence.prompt_block:
                     count = row.sequence.prompt_block - len(leading)
-                    leading = block_cells(leading, [next(tokens) for _ in range(count)])
+                    leading = block_cells(leading, [next(tokens) for _ in range(count)], adapter)
                 for position, cell in enumerate(leading):
                     cells[_place(table, position, size)] = cell
                 if row.jobs and not row.sequence.prompt_block and NAN not in leading:
                     self.kept_pages[row.jobs[0].key] = list(leading)
                 start = len(leading)
             for position in range(start, end):
-                token = next(tokens)
-                cell = hash((cell, token)) if cell != NAN else NAN
+                cell = next_cell(cell, next(tokens), adapter)
                 cells[_place(table, position, size)] = cell
             if table[POSITION] != end - 1:
                 raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
@@ -202,7 +210,7 @@ class SymbolicBody:
         twin, cells, size, pending = self._twins[slot.index], self.cells, self.shape.page_size, self._pending
         scratch_row = len(pending) - 1
         hidden = twin.hidden = []
-        for row in twin.rows:
+        for row, number in zip(twin.rows, twin.adapters, strict=True):
             place, position, target = row[PENDING_ROW], row[POSITION], row[WRITE_SLOT]
             if place == scratch_row:
                 if target >= size:
@@ -215,8 +223,7 @@ class SymbolicBody:
             if page == 0 or target < size or target != row[PAGES + position // size] * size + position % size:
                 raise Violation(f"position {position} is written to cell {target}, through the page table {row}")
             cell = cells[page * size + last % size]
-            if cell != NAN:
-                cell = hash((cell, pending[place]))
+            cell = next_cell(cell, pending[place], self._adapter(number))
             cells[target] = cell
             hidden.append(_look(cells, row, cell, position, size))
         if len(hidden) != count:
@@ -290,6 +297,10 @@ class SymbolicBody:
 
     def close(self) -> None:
         self.closed = True
+
+    def _adapter(self, slot: int) -> int:
+        """Return what is in a slot now; 0 for no adapter."""
+        return self.bank.get(slot, _STALE) if slot else 0
 
     def _cut(self, group: CropGroup, uploaded: tuple[int, ...]) -> tuple[int, ...]:
         """Make a group's crops of an image that its first launch has copied whole; later ones read what is kept."""

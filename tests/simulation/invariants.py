@@ -16,7 +16,7 @@ from tests.simulation.body import Violation
 if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
 
-_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64, "_lengths": 8}
+_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64, "_lengths": 8, "_slots": 8}
 """Tables that may keep entries of ended requests, and how many at most."""
 
 _THOROUGH = 8
@@ -72,6 +72,7 @@ def check(simulation: "Simulation") -> None:
         if sequence.num_computed_tokens or sequence.preempting:
             raise Violation(f"sequence {sequence.number} waits with {sequence.num_computed_tokens} positions filled")
     _check_budget(simulation)
+    check_adapters(simulation, live)
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -93,6 +94,22 @@ def _check_budget(simulation: "Simulation") -> None:
         raise Violation(f"{[one.number for one in simulation.scheduler.running.victims]} give way, but all had pages")
 
 
+def check_adapters(simulation: "Simulation", live: list[Sequence]) -> None:
+    """Check that what runs has the slot of its own adapter, with that in it, and that others hold none."""
+    adapters, bank = simulation.scheduler.adapters, simulation.body.bank
+    for sequence in live:
+        found = f"adapter {bank.get(sequence.adapter_slot)}" if sequence.adapter_slot else ""
+        if found != sequence.adapter_key:
+            raise Violation(f"sequence {sequence.number} has {found!r} in its slot, not {sequence.adapter_key!r}")
+    held = {one.adapter_slot: one.adapter_key for one in (*live, *simulation.scheduler.waiting) if one.adapter_slot}
+    if len(set(held.values())) != len(held) or any(number > adapters.count for number in held):
+        raise Violation(f"slots are shared or unknown: {held}")
+    encoding = [step for step in simulation.core.pipeline.in_flight if step.kind == "encode"]
+    slots = {group.adapter_slot for step in encoding for group in step.plan.groups} - {0}
+    if adapters.held != len({*held, *slots}):
+        raise Violation(f"{adapters.held} slots are held, but {held} and {slots} are in use")
+
+
 def _check_candidates(simulation: "Simulation") -> None:
     """Check that every sequence that could run is a candidate, in the order of numbers."""
     scheduler = simulation.scheduler
@@ -100,7 +117,8 @@ def _check_candidates(simulation: "Simulation") -> None:
         found = list(queue.candidates())
         if [one.number for one in found] != sorted({one.number for one in found}):
             raise Violation(f"candidates come in the order {[one.number for one in found]}")
-        missed = {one for one in queue if scheduler.policy.is_ready(one)} - set(found)
+        ready = {one for one in queue if scheduler.policy.is_ready(one) and not scheduler.adapters.is_blocked(one)}
+        missed = ready - set(found)
         if missed or not set(found) <= set(queue):
             raise Violation(f"{[one.number for one in missed]} could run, and are no candidates")
 
@@ -176,7 +194,7 @@ def check_end(simulation: "Simulation") -> None:
     if not simulation.dead:
         running = scheduler.running
         left = [list(running), scheduler.waiting, running.zombies, scheduler.encoder.jobs, core.open]
-        if any(left) or core.pipeline.in_flight:
+        if any(left) or core.pipeline.in_flight or scheduler.adapters.held:
             raise Violation(f"these are left behind: {left}, {core.pipeline.in_flight}")
         check(simulation)
         check_pages(simulation)

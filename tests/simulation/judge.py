@@ -21,6 +21,10 @@ class ImageFailure(Exception):  # noqa: N818 - what comes of a broken file
     """An image cannot be cut."""
 
 
+class AdapterFailure(Exception):  # noqa: N818 - what comes of files that are gone
+    """An adapter cannot be loaded."""
+
+
 class Judge:
     """Records what was done to sequences, and compares it with how they end.
 
@@ -84,8 +88,10 @@ class Judge:
             return number in self.spoiled
         if isinstance(error, ImageFailure):
             return image is not None and image.failure is error
+        if isinstance(error, AdapterFailure):
+            return bool(sequence.adapter_key) and sequence.adapter_key in str(error)
         if isinstance(error, StepError | OutOfMemoryError):
-            return number in self._struck or (image is not None and self._pays(image.key))
+            return number in self._struck or (image is not None and self._pays(sequence.images[0].key))
         if isinstance(oracle.grammar, FaultyGrammar) and oracle.grammar.misleads:
             return isinstance(error, GrammarFault | ValueError | TypeError)
         if isinstance(error, GrammarFault | ValueError):

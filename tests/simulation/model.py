@@ -73,12 +73,22 @@ def embed_image(crops: Iterable[int]) -> int:
     return hash(tuple(crops))
 
 
+def adapted(value: int, adapter: int) -> int:
+    """Return what an adapter, by its number, makes of a crop or a cell; 0 is none."""
+    return hash((value, adapter)) if adapter and value != NAN else value
+
+
+def next_cell(cell: int, token: Input, adapter: int) -> int:
+    """Return the cell behind another one."""
+    return adapted(hash((cell, token)), adapter) if cell != NAN else NAN
+
+
 def image_cell(image: int, position: int) -> int:
     """Return a cell of BOS and image tokens, which attend in both directions."""
     return hash((image, position))
 
 
-def block_cells(leading: Sequence[int], inputs: Sequence[Input]) -> list[int]:
+def block_cells(leading: Sequence[int], inputs: Sequence[Input], adapter: int) -> list[int]:
     """Return the cells of a prompt that attends in both directions, given those of BOS and image, and what follows.
 
     The last cell is also a function of those before it and of what stands there.
@@ -88,7 +98,7 @@ def block_cells(leading: Sequence[int], inputs: Sequence[Input]) -> list[int]:
     whole = hash((tuple(leading), tuple(inputs)))
     cells = [hash((whole, position)) for position in range(len(leading) + len(inputs))]
     if inputs:
-        cells[-1] = hash((cells[-2], inputs[-1]))
+        cells[-1] = next_cell(cells[-2], inputs[-1], adapter)
     return cells
 
 

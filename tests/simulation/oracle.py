@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from photonlite.request import Grammar, Token
 from photonlite.runner.sampling_params import uniform
-from tests.simulation.model import BOS_CELL, block_cells, choose, embed, embed_image, image_cell
+from tests.simulation.model import BOS_CELL, adapted, block_cells, choose, embed, embed_image, image_cell, next_cell
 
 
 class Oracle:
@@ -19,6 +19,7 @@ class Oracle:
         temperature: Above 0, random numbers of `seed` take part in every choice.
         top_p: Share of the allowed ids that sampling considers; of no effect at temperature 0.
         seed: Of the sequence.
+        adapter: Number of the adapter; 0 for none.
         penalized: Whether words of prompt and answer are not chosen again.
     """
 
@@ -34,19 +35,21 @@ class Oracle:
         *,
         penalized: bool,
         begun: int | None = None,
+        adapter: int = 0,
     ) -> None:
-        if image is None:
-            self._cells = [BOS_CELL]
-        else:
-            whole = embed_image(image)
-            self._cells = [image_cell(whole, position) for position in range(prefix_length)]
+        leading = [BOS_CELL]
+        if image is not None:
+            whole = embed_image([adapted(crop, adapter) for crop in image])
+            leading = [image_cell(whole, position) for position in range(prefix_length)]
+        self._cells = [adapted(cell, adapter) for cell in leading]
+        self._adapter = adapter
         self._seen = {token.id for token in prompt if penalized and not token.values}
         if begun is not None:
             block = len(prompt) - begun
-            self._cells = block_cells(self._cells, [embed(token) for token in prompt[:block]])
+            self._cells = block_cells(self._cells, [embed(token) for token in prompt[:block]], adapter)
             prompt = prompt[block:]
         for token in prompt:
-            self._cells.append(hash((self._cells[-1], embed(token))))
+            self._cells.append(next_cell(self._cells[-1], embed(token), adapter))
         self.grammar = grammar
         self.said = 0
         self._seed = seed if temperature > 0 else None
@@ -66,6 +69,6 @@ class Oracle:
         if self._penalized and not token.values:
             self._seen.add(token.id)
         if self.grammar.finish_reason is None:
-            cells.append(hash((newest, embed(token))))
+            cells.append(next_cell(newest, embed(token), self._adapter))
         self.said += 1
         return token

@@ -101,7 +101,7 @@ class Priority:
             if step.kind == "prefill" and self._could_run(sequence, step):
                 raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
         for job in self._simulation.scheduler.encoder.jobs.values():
-            led = job.leader.realtime and not job.leader.finalized
+            led = job.leader.realtime and not self._lacks(job.leader)
             if step.kind == "encode" and led and job.launched < job.total:
                 raise Violation(f"bulk crops overtake those of real-time image {job.key}")
 
@@ -109,7 +109,7 @@ class Priority:
         """Check that bulk work had a reason to miss its turn."""
         simulation, scheduler = self._simulation, self._simulation.scheduler
         for job in scheduler.encoder.jobs.values():
-            led = not job.leader.realtime and not job.leader.finalized
+            led = not job.leader.realtime and not self._lacks(job.leader)
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting):
@@ -151,17 +151,21 @@ class Priority:
         if len(step.rows) < self._simulation.scenario.max_batch and (stuck := waited & self._waited):
             raise Violation(f"{[one.number for one, _ in stuck]} wait for another launch than {step.kind} steps")
 
+    def _lacks(self, sequence: Sequence) -> bool:
+        """Whether a sequence has ended, or waits for its adapter."""
+        return sequence.finalized or self._simulation.scheduler.adapters.is_blocked(sequence)
+
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
         """Whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
         scheduler, image = self._simulation.scheduler, sequence.image
-        if sequence.answered:
+        if sequence.answered or self._lacks(sequence):
             return False
         if image is None:
             return True
         state = scheduler.cache.image_state(sequence.images[0])
         if state == "ready":
             return sequence.samples
-        job = scheduler.encoder.jobs.get(image.key)
+        job = scheduler.encoder.jobs.get(sequence.images[0].key)
         encoded_now = any(group.job is job for group in step.plan.groups)
         return state == "missing" and job is not None and job.encoded and not encoded_now
 

@@ -14,7 +14,7 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -25,13 +25,16 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
+from photonlite.images.pool import stored_key
 from photonlite.request import Request, SamplingSettings
 from photonlite.runner.slots import Slot
 from photonlite.runner.step_executor import StepExecutor
+from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import HostTensor, ImageRef, Sequence, Sink, StoredImage, UncutImage
+from tests.cache.sequences import NamedAdapter
 from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes
 from tests.simulation import invariants
@@ -47,7 +50,7 @@ from tests.simulation.hostile import (
     Hostility,
     Trap,
 )
-from tests.simulation.judge import ImageFailure, Judge
+from tests.simulation.judge import AdapterFailure, ImageFailure, Judge
 from tests.simulation.oracle import Oracle
 from tests.simulation.priority import Priority
 from tests.simulation.sharing import Sharing
@@ -124,6 +127,7 @@ class Simulation:
         self.traps: dict[int, Trap] = {}
         self._crops = [image.numbers for image in workload.images]
         self._cutting: list[tuple[int, LateImage]] = []
+        self._loading: list[tuple[int, AdapterLoad]] = []
         self._work = sum(ask.work for ask in workload.asks)
         self._submitted = 0
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
@@ -174,6 +178,8 @@ class Simulation:
             self.device.step()
         if self._cutting and drawn > 0.5:
             self._deliver_crops()
+        if self._loading:
+            self._deliver_adapters()
 
     def launching(self, step: Step) -> None:
         """Check a launch before it is done."""
@@ -199,6 +205,10 @@ class Simulation:
         plan, depth = step.plan, self.scenario.depth
         self.seen["batches of more than 8 rows"] += len(step.rows) > 8
         self.seen[f"{step.kind} in depth {depth}"] += 1
+        adapters = {row.sequence.adapter_slot for row in step.rows}
+        self.seen["launches of several adapters"] += len(adapters - {0}) > 1
+        self.seen["launches with and without adapters"] += 0 in adapters and len(adapters) > 1
+        self.seen["images encoded with adapters"] += sum(group.adapter_slot > 0 for group in plan.groups)
         self.seen["page copies"] += len(plan.copies)
         self.seen["page saves"] += len(plan.saves)
         self.seen["encode steps of several images"] += len(plan.groups) > 1
@@ -295,6 +305,7 @@ class Simulation:
         self.runner = StepExecutor(self.device, self.body, scenario.depth)
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
+        self.core.load_adapter = self._begin_to_load
 
     def _tick(self) -> bool:
         """Tick once; returns whether anything is left to do."""
@@ -317,7 +328,7 @@ class Simulation:
             return True
         if self._inbox:
             return True
-        if self._cutting or self.asks:
+        if self._cutting or self._loading or self.asks:
             self._skip()
             return True
         if self.core.open:
@@ -327,9 +338,10 @@ class Simulation:
 
     def _skip(self) -> None:
         """Jump to the next event."""
-        times = [at for at, _ in self._cutting] + [ask.at for ask in self.asks[-1:]]
+        times = [at for at, _ in (*self._cutting, *self._loading)] + [ask.at for ask in self.asks[-1:]]
         self.now = max(self.now, min(times))
         self._deliver_crops()
+        self._deliver_adapters()
 
     def table_sizes(self) -> dict[str, int]:
         """Measure the tables of engine, scheduler, cache and runner."""
@@ -347,6 +359,7 @@ class Simulation:
             cache_salt=ask.cache_salt,
             realtime=ask.realtime,
             kept=ask.seed % 2 == 0,
+            adapter=NamedAdapter(str(ask.adapter), f"adapter {ask.adapter}") if ask.adapter else None,
         )
 
     def follow(self, request: Request, sink: Sink, ask: Ask) -> Sequence:
@@ -385,14 +398,16 @@ class Simulation:
             failure = ImageFailure(f"image {ask.image} of {number}") if ask.fails else None
             crops, before = self._crops[ask.image], scenario.prefix_length
             key = f"image {ask.image} of {ask.cache_salt!r}"
-            self.crops[key] = len(self.images[ask.image].pixels)
-            restore = self._restore if ask.hostility is None else (lambda key: None)
+            self.crops[f"{key} {ask.adapter}"] = len(self.images[ask.image].pixels)
+            stored_as = stored_key(key, request.adapter_key)
+            restore = (lambda _: None) if ask.hostility is not None else lambda _: self._restore(stored_as)
             image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut, restore)
         begun = ask.seed % min(3, len(request.prompt) or 1) if scenario.prefix_lm else None
         block = 0 if begun is None else before + len(request.prompt) - begun
         draws = ask.temperature, ask.top_p, ask.seed
         oracle = Oracle(
-            crops, before, request.prompt, ask.grammar(), *draws, penalized=ask.penalized, begun=begun
+            crops, before, request.prompt, ask.grammar(), *draws,
+            penalized=ask.penalized, begun=begun, adapter=ask.adapter,
         )  # fmt: skip
         deadline = None if ask.deadline is None else self.now + ask.deadline
         watch = Watch(self, number, oracle, follower)
@@ -466,6 +481,22 @@ class Simulation:
         for entry in [entry for entry in self._cutting if entry[0] <= self.now]:
             self._cutting.remove(entry)
             entry[1].arrive()
+
+    def _begin_to_load(self, load: AdapterLoad) -> None:
+        self.seen["adapters loaded"] += 1
+        self._loading.append((self.now + int(self._random() * (self.scenario.adapter_delay + 1)), load))
+
+    def _deliver_adapters(self) -> None:
+        """Write adapters to their slots, as a thread of its own does, which then tells the engine."""
+        for entry in [entry for entry in self._loading if entry[0] <= self.now]:
+            self._loading.remove(entry)
+            load, error = entry[1], None
+            if self._random() < self.scenario.adapter_faults:
+                error = AdapterFailure(f"{load.adapter.key} cannot be read")
+                self.body.bank.pop(load.slot, None)
+            else:
+                self.body.bank[load.slot] = int(load.adapter.name)
+            self._inbox.append(partial(self.core.note_adapter, load, error))
 
     def _cancel_random(self) -> None:
         """Cancel a sequence of a random queue."""

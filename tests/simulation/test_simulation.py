@@ -11,6 +11,7 @@ from tests.simulation.simulator import Simulation
 TICKS = 250_000
 
 AT_LEAST = {
+    "adapters loaded": 2_000,
     "answered": 50_000,
     "answers without any choice": 2_000,
     "answers without any choice, about an image": 1_000,
@@ -34,6 +35,7 @@ AT_LEAST = {
     "encode in depth 1": 5_000,
     "encode in depth 2": 20_000,
     "encode steps of several images": 500,
+    "ended by AdapterFailure": 200,
     "ended by DeadlineError": 500,
     "ended by EngineDiedError": 100,
     "ended by GrammarFault": 1_000,
@@ -54,6 +56,9 @@ AT_LEAST = {
     "failed padded": 100,
     "failed prefill": 100,
     "failed upload": 100,
+    "images encoded with adapters": 5_000,
+    "launches of several adapters": 1_500,
+    "launches with and without adapters": 2_000,
     "memory was short": 300,
     "NaNs in decode": 100,
     "NaNs in prefill": 50,

@@ -63,6 +63,9 @@ class Scenario:
         prefix_lm: Whether whole prompts attend in both directions.
         stored: Chance that the embeddings of an image that was encoded before can be read in place of its crops.
         deadly: The call from which on every launch fails; None for never.
+        adapter_slots: Adapters that are on the device at a time.
+        adapter_delay: Ticks that loading one takes at most.
+        adapter_faults: Chance that one cannot be loaded.
     """
 
     depth: int
@@ -90,6 +93,9 @@ class Scenario:
     deadly: int | None
     prefix_lm: bool
     stored: float
+    adapter_slots: int
+    adapter_delay: int
+    adapter_faults: float
 
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
@@ -107,6 +113,7 @@ class Scenario:
             forced_runs=self.forced_runs,
             router=self.router,
             router_budget=self.router_budget,
+            adapter_slots=self.adapter_slots,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -213,6 +220,7 @@ class Ask:
         deadline: Ticks after which its answer is worthless; None for never.
         realtime: Whether it comes before bulk work.
         hostility: Which of its own objects raises; None where none does.
+        adapter: Which one answers, by number; 0 for none.
         further: What is asked about the same image, by the same tenant, when it has ended.
     """
 
@@ -230,6 +238,7 @@ class Ask:
     deadline: float | None
     realtime: bool
     hostility: Hostility | None = None
+    adapter: int = 0
     further: "tuple[Ask, ...]" = ()
 
     def as_bulk(self) -> "Ask":
@@ -291,6 +300,9 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         deadly=random.randrange(60) if random.random() < 0.03 else None,
         prefix_lm=random.random() < 0.2,
         stored=random.choice((0.0, 0.5, 0.9)),
+        adapter_slots=random.choice((1, 1, 2, 3, 8)),
+        adapter_delay=random.choice((0, 3, 30)),
+        adapter_faults=random.choice((0.0, 0.0, 0.2)),
     )
 
 
@@ -307,6 +319,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     crowded = random.random() < 0.1
     share_of_realtime = random.choice((0.0, 0.1, 0.3, 0.6, 0.95))
     share_of_hostile = random.choice((0.0, 0.0, 0.05, 0.3))
+    adapters = random.choice((0, 0, 1, 2, 5, 12))
     tenants = random.choice((("",), ("",), ("", "one"), ("one", "other", "third")))
     asks: list[Ask] = []
     at = 0
@@ -338,6 +351,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
                     _draw_deadline(random, hurried, realtime),
                     realtime,
                     draw_hostility(random) if random.random() < share_of_hostile else None,
+                    random.randrange(adapters + 1),
                 )
             )
             if not alone and asks[-1].hostility is None and random.random() < follow:

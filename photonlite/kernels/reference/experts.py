@@ -47,13 +47,23 @@ def route(logits: Tensor, count: int) -> Routes:
 
 def experts_in(x: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
     rows = x[routes.order.long() // routes.rank_count]
-    inside, gate = _grouped(rows, routes, weight).chunk(2, dim=1)
-    return functional.gelu(inside) * (gate + 1)
+    return gate(expert_product(rows, routes, weight))
+
+
+def gate(product: Tensor) -> Tensor:
+    """Return ``gelu(h) (g + 1)`` of the halves ``[P, N]`` of rows ``[P, 2 N]``."""
+    inside, factor = product.chunk(2, dim=1)
+    return functional.gelu(inside) * (factor + 1)
 
 
 def experts_out(inside: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
+    return join(expert_product(inside, routes, weight), routes)
+
+
+def join(out: Tensor, routes: Routes) -> Tensor:
+    """Return the shares ``[T, K, N]`` of rows in what experts make of the sorted pairs, ``[T K, N]``."""
     pairs = routes.order.long()
-    out = _grouped(inside, routes, weight) * routes.shares.flatten()[pairs, None]
+    out = out * routes.shares.flatten()[pairs, None]
     return torch.empty_like(out).index_copy_(0, pairs, out).view(*routes.shares.shape, -1)
 
 
@@ -67,7 +77,7 @@ def add_and_norm(
     return x if norm is None else functional.layer_norm(x, x.shape[1:], *norm)
 
 
-def _grouped(rows: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
+def expert_product(rows: Tensor, routes: Routes, weight: ExpertWeight) -> Tensor:
     """Multiply the row of each sorted pair with the matrix of its expert: ``[P, K]`` to ``[P, N]``."""
     experts, starts = len(weight.values), routes.starts.long()
     pair = torch.arange(len(rows), device=rows.device)

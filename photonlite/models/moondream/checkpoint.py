@@ -10,6 +10,8 @@ import torch
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ModelNotFoundError
 from photonlite.models.hub import fetch
+from photonlite.models.moondream.adapters import adapter_place as adapter_place
+from photonlite.models.moondream.adapters import read_variant as read_variant
 from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts

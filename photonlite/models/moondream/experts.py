@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from photonlite.kernels.reference import experts as reference
 from photonlite.kernels.reference.attention import FP8
-from photonlite.kernels.reference.experts import ExpertWeight
+from photonlite.kernels.reference.experts import ExpertWeight, Routes
+from photonlite.models.adapters.layers import AdaptedLayer, CurrentRows
 from photonlite.models.moondream.config import MixtureConfig
 
 
@@ -24,6 +25,17 @@ class ExpertLinear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, dim_out, dim_in, dtype=FP8 if fp8 else None), not fp8)
         self.scale = nn.Parameter(torch.empty(experts, dim_out, dtype=torch.float32), False) if fp8 else None
+
+    @property
+    def in_features(self) -> int:
+        return self.weight.shape[2]
+
+    def forward(self, rows: Tensor, routes: Routes) -> Tensor:
+        """Multiply rows of sorted pairs, ``[P, in]``, with the matrices of their experts: ``[P, out]``."""
+        return reference.expert_product(rows, routes, self.stored)
+
+    def with_adapters(self, current: CurrentRows) -> AdaptedLayer:
+        return AdaptedExperts(self, current)
 
     @property
     def stored(self) -> ExpertWeight:
@@ -55,5 +67,23 @@ class MixtureMLP(nn.Module):
         """Map ``[..., dim]`` to the same shape."""
         rows = x.flatten(0, -2)
         routes = reference.route(self.router(rows), self.rank_count)
-        inside = reference.experts_in(rows, routes, self.fc1.stored)
-        return reference.experts_out(inside, routes, self.fc2.stored).sum(dim=1).view_as(x)
+        inside = reference.gate(self.fc1(rows[routes.order.long() // self.rank_count], routes))
+        return reference.join(self.fc2(inside, routes), routes).sum(dim=1).view_as(x)
+
+
+class AdaptedExperts(AdaptedLayer):
+    """Matrices of experts, and terms of adapters for each of them."""
+
+    def forward(self, x: Tensor, *args: Routes) -> Tensor:
+        (routes,) = args
+        y: Tensor = self.base(x, routes)
+        rows = self.current()
+        tokens = len(x) // routes.rank_count
+        slots = rows.index.repeat_interleave(tokens // rows.units)[routes.order.long() // routes.rank_count]
+        for stack in self.stacks.values():
+            for slot, _ in rows.groups:
+                if rank := stack.ranks[slot]:
+                    low = reference.expert_product(x, routes, ExpertWeight(stack.a[slot, :, :rank]))
+                    own = low * (slots == slot)[:, None]
+                    y += reference.expert_product(own, routes, ExpertWeight(stack.b[slot, :, :, :rank]))
+        return y

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from photonlite.errors import CheckpointError, ConfigError, SettingsError
+from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.hub import fetch
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.images import SquareImages, check_processor
 from photonlite.models.paligemma.masks import MaskDecoder
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemmaPrompts
+from photonlite.models.paligemma.weights import adapter_place as adapter_place
 from photonlite.models.paligemma.weights import load_model
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from photonlite.models.adapters.terms import AdapterPlace, whole_layer
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.model import PaliGemmaModel
@@ -75,6 +76,11 @@ def name_of(key: str) -> str:
     for pattern, new in _NAMES:
         key = re.sub(pattern, new, key)
     return key
+
+
+def adapter_place(model: PaliGemmaModel, module: str) -> AdapterPlace | None:
+    """Return where the layer of a public name is; None for one that takes no adapter."""
+    return whole_layer(model, name_of(f"{module}.weight").removesuffix(".weight"))
 
 
 def _by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:

@@ -10,12 +10,14 @@ import torch
 
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ConfigError
+from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.generation import ends_of
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.qwen.prompts import SKILLS, QwenPrompts
 from photonlite.models.qwen.template import find_template
+from photonlite.models.qwen.weights import adapter_place as adapter_place
 from photonlite.models.qwen.weights import load_model
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer

@@ -19,6 +19,7 @@ import torch
 
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError
+from photonlite.models.adapters.terms import AdapterPlace, whole_layer
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.parallel import share_of
 from photonlite.models.qwen.config import QwenConfig, TextConfig
@@ -119,6 +120,16 @@ def place_of(key: str, layout: str) -> Place | None:
         if match := re.search(pattern, name):
             return Place(name.replace(match[0], new), match[1])
     return Place(name)
+
+
+def adapter_place(model: QwenModel, module: str) -> AdapterPlace | None:
+    """Return where the layer of a public name is, or its rows of joined ones; None for one that takes no adapter."""
+    found = place_of(f"{module}.weight", "newer" if module.startswith(_NEWER) else "released")
+    whole = None if found is None else whole_layer(model, found.name.removesuffix(".weight"))
+    if found is None or whole is None:
+        return None
+    rows = dict(_places(found.name, whole.stop, model.config.text)).get(found)
+    return None if rows is None else AdapterPlace(whole.layer, rows.start, rows.stop)
 
 
 def _by_place(infos: Iterable[TensorInfo], *, tied: bool) -> dict[Place, TensorInfo]:

@@ -8,6 +8,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from photonlite.results import Metrics
 from photonlite.server.bodies import chat
+from photonlite.server.bodies.adapters import AdapterEntry, AdapterList, AdapterRequest
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.reading import form_fields
 from photonlite.server.bodies.skills import SKILL_BODIES
@@ -56,6 +57,9 @@ def body_schemas(config: ServerConfig) -> Json:
         chat.ChatCompletionChunk,
         chat.ModelList,
         chat.ModelEntry,
+        AdapterEntry,
+        AdapterList,
+        AdapterRequest,
         Error,
         Status,
     }

@@ -7,7 +7,19 @@ from pydantic import BaseModel, Field, InstanceOf, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from photonlite.results import Metrics
-from photonlite.server.bodies.base import Body, Choices, Count, Flag, Json, JsonSchema, Text, Unit, must_be
+from photonlite.server.bodies.base import (
+    Body,
+    Choices,
+    Count,
+    Flag,
+    Json,
+    JsonSchema,
+    Text,
+    Unit,
+    must_be,
+    shown,
+    unusable,
+)
 from photonlite.server.calls import Skill
 from photonlite.skills.names import MAX_NAMES
 
@@ -80,7 +92,7 @@ TileForm = Annotated[
 NotStreamed = Annotated[Literal[False], must_be("false or left out: the answer comes as a whole")]
 
 
-_NO_ARGUMENTS: Final = ("image_url", "stream", "strict", "model")
+_NO_ARGUMENTS: Final = ("image_url", "stream", "strict", "model", "adapter", "variant")
 
 
 class SkillRequest(Body):
@@ -92,12 +104,25 @@ class SkillRequest(Body):
     stream: Flag = Field(False, description="Whether to send the answer as it comes.")
     settings: SettingsObject | None = None
     strict: Flag = Field(False, description="Whether an answer that a limit cut short is an error (422).")
-    model: Text | None = Field(None, description="The model's name; the one that is served unless given.")
+    model: Text | None = Field(None, description="The model's name, or with an adapter's `MODEL:NAME`.")
+    adapter: Text | None = Field(None, description="Name of the loaded adapter that answers; none unless given.")
+    variant: Text | None = Field(None, description="The same in Moondream's words, which may stand in settings too.")
 
     @property
     def arguments(self) -> Json:
         """Arguments of the skill's method of `VisionModel`."""
-        return {name: value for name, value in self.given.items() if name not in _NO_ARGUMENTS}
+        found = {name: value for name, value in self.given.items() if name not in _NO_ARGUMENTS}
+        if "variant" in (self.settings or {}):
+            found["settings"] = {name: value for name, value in found["settings"].items() if name != "variant"}
+        return found
+
+    @property
+    def asked_adapter(self) -> str | None:
+        """The name of the adapter that answers; raises 422 where several are given."""
+        names = [one for one in (self.adapter, self.variant, (self.settings or {}).get("variant")) if one is not None]
+        if any(name != names[0] for name in names):
+            raise unusable(f"the request names several adapters, such as {shown(names[0])}: give one")
+        return names[0] if names else None
 
 
 class CaptionRequest(SkillRequest):

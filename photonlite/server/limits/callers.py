@@ -56,6 +56,14 @@ def check_metrics(connection: HTTPConnection, config: ServerConfig) -> None:
         raise HttpError(403, message, code="metrics_refused")
 
 
+def check_admin(connection: HTTPConnection, config: ServerConfig) -> None:
+    """Refuse what changes the server to all keys that may not: 403, also where there are no keys."""
+    identify(connection, config)
+    if _key_of(connection) not in config.admin_keys:
+        message = "loading adapters takes a key for it: write `admin` behind one of the key file (--api-key-file)"
+        raise HttpError(403, message, code="admin_refused")
+
+
 def chosen_protocol(offered: Sequence[str]) -> str | None:
     """Choose one of a client's subprotocols, `PROTOCOL` or its key: a browser gives up unless one is chosen."""
     if PROTOCOL in offered:

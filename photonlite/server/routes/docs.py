@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from photonlite import __version__
 from photonlite.server.bodies import chat
+from photonlite.server.bodies.adapters import AdapterEntry, AdapterList, AdapterRequest
 from photonlite.server.bodies.base import Json
 from photonlite.server.bodies.reading import form_fields
 from photonlite.server.bodies.schemas import Error, Status, body_schemas, form_name
@@ -42,8 +43,8 @@ _SCHEMES: Final[Json] = {
 _REASONS: Final = {
     400: "The body or the image cannot be read, or an answer cannot be held to the schema or the pattern.",
     401: "The API key is missing or wrong.",
-    403: "A page of another site sent it, or the key may not read the metrics.",
-    404: "There is no such path or model.",
+    403: "A page of another site sent it, or the key may not read the metrics, or load adapters.",
+    404: "There is no such path, model or adapter.",
     408: "The body did not come in time.",
     413: "The body, or the image in it, is too large.",
     415: "The body is of a media type that this route does not take.",
@@ -137,7 +138,8 @@ def _paths(schemas: Json) -> Json:
         "/": _service("playground", "Show a page to try the model", html),
     }
     gets = {"/v1/models": several, "/v1/models/{model}": one, "/v1/realtime": _realtime(), **service}
-    return skills | {"/v1/chat/completions": {"post": _chat()}} | {path: {"get": one} for path, one in gets.items()}
+    posts = {"/v1/chat/completions": {"post": _chat()}, **_adapters()}
+    return skills | posts | {path: {"get": one} for path, one in gets.items()}
 
 
 def _skill(skill: Skill, schemas: Json) -> Json:
@@ -179,6 +181,20 @@ def _chat() -> Json:
         "description": _CONVERSATION,
         "requestBody": {"required": True, "content": body},
     }
+
+
+def _adapters() -> Json:
+    listed = _operation("list_adapters", "Service", "List the adapters that are loaded", _json(AdapterList), _ADMISSION)
+    load = {
+        **_operation("load_adapter", "Service", "Load an adapter", _json(AdapterEntry), _ANSWERING),
+        "description": "It takes a key that the key file says `admin` behind.",
+        "requestBody": {"required": True, "content": _json(AdapterRequest, {"adapter": "path/to/adapter"})},
+    }
+    unload = _operation("unload_adapter", "Service", "Forget an adapter", {}, (404, *_ADMISSION))
+    unload["responses"]["204"] = {"description": "Later requests for it get 404, open ones are answered."}
+    del unload["responses"]["200"]
+    unload["parameters"] = [{"name": "adapter", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}]
+    return {"/v1/adapters": {"get": listed, "post": load}, "/v1/adapters/{adapter}": {"delete": unload}}
 
 
 def _realtime() -> Json:

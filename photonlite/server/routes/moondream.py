@@ -48,11 +48,12 @@ async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: P
     body = await ingress.body(request, permit)
     with ingress.parsing(request, body, permit):
         read, images = read_skill_request(skill, request, body)
-    ingress.check_model(read.model)
+    adapter = ingress.adapter_of(read.model, read.asked_adapter)
     ingress.check_images(len(images))
     loaded = [await ingress.load_image(image, permit) for image in images]
     stream = read.stream and skill != "segment"  # an outline is answered as a whole
-    return Call(skill, loaded[0] if loaded else None, read.arguments, stream, strict=read.strict), read.stream
+    image = loaded[0] if loaded else None
+    return Call(skill, image, read.arguments, stream, strict=read.strict, adapter=adapter), read.stream
 
 
 async def _text_events(stream: WatchedStream, permit: Permit, scope: Scope) -> AsyncGenerator[bytes, None]:

@@ -64,19 +64,20 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
             with ingress.parsing(request, body, permit):
                 asked = validate(chat.ChatCompletionRequest, read_json_object(body))
                 arguments = asked.arguments
-            ingress.check_model(asked.model)
-            return await _answer(ingress, request, permit, asked, arguments)
+            adapter = ingress.adapter_of(asked.model)
+            return await _answer(ingress, request, permit, asked, arguments, adapter)
 
     async def models(request: Request) -> Response:
         async with await ingress.admit(request):
-            return JSONResponse(
-                chat.ModelList(data=[chat.ModelEntry(id=ingress.model.name, created=started)]).model_dump()
-            )
+            base = ingress.model.name
+            names = [base, *(f"{base}:{one.name}" for one in ingress.model.adapters())]
+            entries = [chat.ModelEntry(id=name, created=started) for name in names]
+            return JSONResponse(chat.ModelList(data=entries).model_dump())
 
     async def model(request: Request) -> Response:
         async with await ingress.admit(request):
             name = request.path_params["model"]
-            ingress.check_model(name)
+            ingress.adapter_of(name)
             return JSONResponse(chat.ModelEntry(id=name, created=started).model_dump())
 
     return [
@@ -87,13 +88,19 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
 
 async def _answer(
-    ingress: Ingress, request: Request, permit: Permit, asked: chat.ChatCompletionRequest, arguments: Json
+    ingress: Ingress,
+    request: Request,
+    permit: Permit,
+    asked: chat.ChatCompletionRequest,
+    arguments: Json,
+    adapter: str | None,
 ) -> Response:
     places = image_places(arguments)
     ingress.check_images(len(asked.images), places=len(places))
     images = await ingress.load_images(asked.images, places, permit, request)
-    call = Call("chat", None, arguments, stream=asked.stream, images=tuple(images))
-    head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": ingress.model.name}
+    call = Call("chat", None, arguments, stream=asked.stream, images=tuple(images), adapter=adapter)
+    name = ingress.model.name if adapter is None else f"{ingress.model.name}:{adapter}"
+    head: Json = {"id": f"chatcmpl-{permit.id}", "created": int(time.time()), "model": name}
     if asked.stream:
         stream = await ingress.stream(call, permit, request)
         return EventResponse(_events(stream, asked, head, request.scope), stream, permit)

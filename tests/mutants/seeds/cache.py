@@ -27,15 +27,15 @@ MUTANTS = [
     Mutant(
         "tenants: prompts without an image are shared",
         "cache/manager.py",
-        "parent = text_root(sequence.cache_salt)",
+        "parent = _root(sequence)",
         "parent = text_root()",
         SIMULATION,
     ),
     Mutant(
         "prompts in both directions share an image's pages",
         "cache/manager.py",
-        "key = page_key(text_root(sequence.cache_salt), tokens, images)",
-        "key = page_key(text_root(sequence.cache_salt), tokens[:0], images)",
+        "key = page_key(_root(sequence), tokens, images)",
+        "key = page_key(_root(sequence), tokens[:0], images)",
         SIMULATION,
     ),
     Mutant(
@@ -149,5 +149,19 @@ MUTANTS = [
         '        if kind == "pages" and self._copies and self.computing(kind) is None:\n',
         "        if False:\n",
         "tests/cache/store",
+    ),
+    Mutant(
+        "adapters: images take what is stored of the bare model's encoding",
+        "images/pool.py",
+        'return f"{key} {adapter_key}" if adapter_key else key',
+        "return key",
+        "tests/images/test_pool.py",
+    ),
+    Mutant(
+        "adapters: texts share what was computed for another one",
+        "cache/manager.py",
+        "return text_root(sequence.cache_salt, sequence.adapter_key)",
+        "return text_root(sequence.cache_salt)",
+        "tests/cache/test_manager.py",
     ),
 ]

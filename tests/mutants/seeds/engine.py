@@ -290,15 +290,15 @@ MUTANTS = [
     Mutant(
         "tenants: follow-ups forget whose they are",
         "engine/handle.py",
-        "replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)",
-        "replace(request, realtime=self.request.realtime)",
+        "request = replace(request, cache_salt=own.cache_salt, realtime=own.realtime, adapter=own.adapter)",
+        "request = replace(request, realtime=own.realtime, adapter=own.adapter)",
         "tests/api/test_session_steps.py",
     ),
     Mutant(
         "tenants: follow-ups are bulk work",
         "engine/handle.py",
-        "replace(request, cache_salt=self.request.cache_salt, realtime=self.request.realtime)",
-        "replace(request, cache_salt=self.request.cache_salt)",
+        "request = replace(request, cache_salt=own.cache_salt, realtime=own.realtime, adapter=own.adapter)",
+        "request = replace(request, cache_salt=own.cache_salt, adapter=own.adapter)",
         "tests/api/test_session_steps.py",
     ),
     Mutant(

@@ -115,4 +115,18 @@ MUTANTS = [
         'f"{path.resolve()} {state.st_size}"',
         "tests/models/test_fingerprint.py",
     ),
+    Mutant(
+        "adapters: the term of a variant's proj reads what attention returns",
+        "models/moondream/adapters.py",
+        '            place = place._replace(layer=name.removesuffix(".proj"))\n',
+        "            pass\n",
+        "tests/models/moondream/test_adapters.py",
+    ),
+    Mutant(
+        "adapters: rank-stabilised ones are scaled as others",
+        "models/adapters/peft.py",
+        'math.sqrt(rank) if config.get("use_rslora") else rank',
+        "rank",
+        "tests/models/adapters/test_peft.py",
+    ),
 ]

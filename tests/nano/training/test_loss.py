@@ -15,12 +15,12 @@ from bench.nano.training.loss import (
     PackedAttention,
     Places,
     Weights,
-    _soft_cross_entropy,
     _soft_integer,
     cut_sheet,
     dense_targets,
     image_tokens,
     pack,
+    soft_cross_entropy,
 )
 from photonlite.images.crops import CropSpec, cut_crops
 from photonlite.models.moondream.model import coord_from_bin, size_from_bin
@@ -148,10 +148,10 @@ def test_loss_is_that_of_the_engine_predicting_every_answer(learner, pixels, pac
                 expected["text" if which == 3 else "decision"].append(surprise)
             if token.id == COORD:
                 place = torch.tensor(token.values[0] * COORD_BINS)
-                expected["coord"].append(_soft_cross_entropy(model.coordinate_logits(state), place))
+                expected["coord"].append(soft_cross_entropy(model.coordinate_logits(state), place))
             if token.id == SIZE:
                 place = (torch.tensor(token.values).log2() + 10) / 10 * (SIZE_BINS - 1)
-                expected["size"].append(_soft_cross_entropy(model.size_logits(state), place).sum())
+                expected["size"].append(soft_cross_entropy(model.size_logits(state), place).sum())
     assert [len(losses) for losses in expected.values()] == [7 + 1 + 3 + 5 + 6 + 1, 4 + 2, 4 + 2 + 4 + 2, 3, 3, 4]
     for name, losses in expected.items():
         assert float(parts[name]) == pytest.approx(float(torch.stack(losses).mean()), abs=1e-4)
@@ -353,28 +353,28 @@ def test_soft_cross_entropy_is_least_at_its_target(position):
     bins = torch.arange(40)
     best = -0.5 * ((bins - position) / 2) ** 2
     logits = best.clone().requires_grad_(True)
-    loss = _soft_cross_entropy(logits, torch.tensor(position))
+    loss = soft_cross_entropy(logits, torch.tensor(position))
     loss.backward()
     assert float(logits.grad.abs().max()) < 1e-6
     least = float(loss.detach())
     assert least == pytest.approx(float(torch.distributions.Categorical(logits=best).entropy()), abs=1e-4)
     for other in (best.roll(1), best.roll(-3), best * 2, best / 2, torch.zeros(40)):
-        assert float(_soft_cross_entropy(other, torch.tensor(position))) > least + 0.01
+        assert float(soft_cross_entropy(other, torch.tensor(position))) > least + 0.01
 
 
 def test_soft_cross_entropy_grows_with_the_distance():
     sharp = [-0.5 * ((torch.arange(40) - centre) / 1.0) ** 2 for centre in (20, 21, 23, 27)]
-    losses = [float(_soft_cross_entropy(logits, torch.tensor(20.0))) for logits in sharp]
+    losses = [float(soft_cross_entropy(logits, torch.tensor(20.0))) for logits in sharp]
     assert losses == sorted(losses)
     assert losses[-1] > losses[0] + 5
 
 
 def test_soft_cross_entropy_of_a_batch_is_that_of_its_rows():
     logits, position = torch.randn(2, 3, 40), torch.rand(2, 3) * 40
-    losses = _soft_cross_entropy(logits, position)
+    losses = soft_cross_entropy(logits, position)
     assert losses.shape == (2, 3)
     for i, j in itertools.product(range(2), range(3)):
-        assert float(losses[i, j]) == pytest.approx(float(_soft_cross_entropy(logits[i, j], position[i, j])), abs=1e-5)
+        assert float(losses[i, j]) == pytest.approx(float(soft_cross_entropy(logits[i, j], position[i, j])), abs=1e-5)
 
 
 def test_integers_of_an_outline_may_be_a_little_off():

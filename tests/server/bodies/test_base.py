@@ -61,7 +61,7 @@ def test_a_misspelled_field_is_refused_with_the_nearest_name() -> None:
 
     assert error.code == "unknown_field"
     assert (
-        "(did you mean 'object'?): the fields are image_url, stream, settings, strict, model, object" in error.message
+        "(did you mean 'object'?): the fields are image_url, stream, settings, strict, model, adapter" in error.message
     )
 
 

@@ -20,7 +20,7 @@ from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
 from tests.serving import run
 
-COMMON = ("image_url", "settings", "model", "stream", "strict")
+COMMON = ("image_url", "settings", "model", "stream", "strict", "adapter", "variant")
 FIELDS = {
     "caption": ("length",),
     "query": ("question", "reasoning", "spatial_refs", "schema", "choices", "regex"),

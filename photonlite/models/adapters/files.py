@@ -1,0 +1,122 @@
+"""From the name of an adapter to its weights in host memory.
+
+| name | files |
+|---|---|
+| a folder | adapter_config.json and adapter_model.safetensors, as PEFT writes them |
+| a .safetensors file | that file, and adapter_config.json beside it; without one, in a format of the model's makers |
+| "owner/name" | a Hub repository with PEFT's two files, from the cache or over the network |
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from torch import Tensor, nn
+
+from photonlite.errors import AdapterError, CheckpointError, ModelNotFoundError
+from photonlite.models.adapters.peft import CONFIG_NAME, WEIGHTS_NAME, check_config, find_pairs, places_of
+from photonlite.models.adapters.terms import AdapterTerm, AdapterWeights, check_terms, wide
+from photonlite.models.families import Family
+from photonlite.models.hub import fetch
+from photonlite.models.loading import is_hub_id
+from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_json, refuse_pickle
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The files of an adapter on this machine; `config` is None for a format of the model's makers."""
+
+    source: str  # how the user named them
+    weights: Path
+    config: Path | None
+
+
+def find_adapter(source: str | os.PathLike[str]) -> AdapterFiles:
+    """Find the files of an adapter, and download those of a Hub id; AdapterError where there are none."""
+    if not isinstance(source, str | os.PathLike) or not os.fspath(source):
+        raise AdapterError(f"{source!r:.80} names no adapter: give a folder, a .safetensors file or a Hub id")
+    name = os.fspath(source)
+    path = Path(os.path.expanduser(name))
+    try:
+        if path.is_dir():
+            return _of_folder(name, path)
+        if path.is_file():
+            refuse_pickle(path)
+            if path.suffix != ".safetensors":
+                raise AdapterError(f"{path} is no .safetensors file: only those, and folders that hold them, are read")
+            config = path.with_name(CONFIG_NAME)
+            return AdapterFiles(name, path, config if config.is_file() else None)
+        if isinstance(source, str) and is_hub_id(source):
+            return _of_folder(name, fetch(source, [CONFIG_NAME, WEIGHTS_NAME]))
+    except (CheckpointError, ModelNotFoundError, OSError) as cause:
+        raise AdapterError(f"the adapter {name!r:.200} cannot be loaded: {cause}") from cause
+    raise AdapterError(f"there is no adapter {name!r:.200}: no such folder or file, and it is no Hub id (owner/name)")
+
+
+def read_adapter(
+    files: AdapterFiles, model: nn.Module, family: Family, *, dtype: torch.dtype, rank: int
+) -> AdapterWeights:
+    """Read, check and convert an adapter of a model; AdapterError says by name what cannot be used.
+
+    Headers come before data. The key is a hash of what was read: the same bytes under another name have the same.
+    """
+    source = f"the adapter {files.source!r:.200}"
+    try:
+        infos = read_headers([files.weights])
+        data = files.weights.read_bytes()
+        tensors = load_tensors(data)
+        raw = b"" if files.config is None else files.config.read_bytes()
+        config = None if files.config is None else read_json(files.config, AdapterError)
+    except (CheckpointError, SafetensorError, OSError) as cause:
+        raise AdapterError(f"{source} cannot be read: {cause}") from cause
+    for info in infos:
+        if info.dtype not in FLOAT_BYTES:
+            raise AdapterError(f"{source} holds {info.name} of type {info.dtype}: {', '.join(FLOAT_BYTES)} are read")
+    if config is None:
+        terms = family.read_variant(model, tensors, source)
+    else:
+        terms = _peft_terms(model, family, infos, tensors, config, source)
+    check_terms(terms, model, rank, source)
+    finished = []
+    for term in terms:
+        if not (term.a.isfinite().all() and term.b.isfinite().all()):
+            raise AdapterError(f"{source} holds numbers at {term.place.layer} that are not finite: it is damaged")
+        finished.append(AdapterTerm(term.place, term.a.to(dtype), term.b.to(dtype)))
+    digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashlib.sha256(data).digest())
+    return AdapterWeights(digest.hexdigest(), tuple(finished))
+
+
+def _peft_terms(
+    model: nn.Module,
+    family: Family,
+    infos: list[TensorInfo],
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    source: str,
+) -> list[AdapterTerm]:
+    check_config(config, source)
+    pairs = find_pairs(infos, config, source)
+    if not pairs:
+        raise AdapterError(f"{source} holds no tensors")
+    places = places_of(pairs, lambda module: family.adapter_place(model, module), source)
+    return [
+        AdapterTerm(places[module], wide(tensors[a.name]), wide(tensors[b.name]) * scale)
+        for module, (a, b, scale) in pairs.items()
+    ]
+
+
+def _of_folder(name: str, folder: Path) -> AdapterFiles:
+    config, weights = folder / CONFIG_NAME, folder / WEIGHTS_NAME
+    if not config.is_file():
+        raise AdapterError(f"{folder} has no {CONFIG_NAME}: name the folder that PEFT wrote, or a .safetensors file")
+    if not weights.is_file():
+        for path in sorted(folder.iterdir()):
+            refuse_pickle(path)
+        raise AdapterError(f"{folder} has no {WEIGHTS_NAME}: only safetensors are read")
+    return AdapterFiles(name, weights, config)

@@ -1,0 +1,46 @@
+"""`/v1/adapters`: which are loaded; with a key of its own, loading and unloading at run time."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from photonlite.server.bodies.adapters import AdapterEntry, AdapterList, AdapterRequest
+from photonlite.server.bodies.base import validate
+from photonlite.server.bodies.reading import read_json_object
+from photonlite.server.ingress import Ingress
+from photonlite.server.limits.callers import check_admin
+from photonlite.server.transport.logs import log
+
+
+def routes(ingress: Ingress) -> list[BaseRoute]:
+    async def listed(request: Request) -> Response:
+        async with await ingress.admit(request):
+            entries = [AdapterEntry.of(one) for one in ingress.model.adapters()]
+            return JSONResponse(AdapterList(data=entries).model_dump())
+
+    async def load(request: Request) -> Response:
+        async with await ingress.admit(request) as permit:
+            body = await ingress.body(request, permit)
+            check_admin(request, ingress.config)
+            with ingress.parsing(request, body, permit):
+                asked = validate(AdapterRequest, read_json_object(body))
+            # On a thread: files are read, perhaps downloaded.
+            loaded = await asyncio.to_thread(ingress.model.load_adapter, asked.adapter, name=asked.name)
+            log("adapter loaded", id=permit.id, adapter=loaded.name, rank=loaded.rank, bytes=loaded.nbytes)
+            return JSONResponse(AdapterEntry.of(loaded).model_dump())
+
+    async def unload(request: Request) -> Response:
+        async with await ingress.admit(request) as permit:
+            check_admin(request, ingress.config)
+            name = request.path_params["adapter"]
+            ingress.model.unload_adapter(name)
+            log("adapter unloaded", id=permit.id, adapter=name)
+            return Response(status_code=204)
+
+    return [
+        Route("/v1/adapters", listed, methods=["GET"]),
+        Route("/v1/adapters", load, methods=["POST"]),
+        Route("/v1/adapters/{adapter}", unload, methods=["DELETE"]),
+    ]
