@@ -98,7 +98,8 @@ def import_extra(module: str, missing: str) -> Any:
 
 
 def load_model(options: argparse.Namespace) -> "photonlite.VisionModel":
-    return photonlite.load(options.model, device=options.device, dtype=options.dtype, revision=options.revision)
+    names = ("device", "dtype", "revision", "weights", "vision_weights")
+    return photonlite.load(options.model, **{name: getattr(options, name) for name in names})
 
 
 def ask_model(model: Any, options: argparse.Namespace, image: Any, form: Mapping[str, Any]) -> Any:

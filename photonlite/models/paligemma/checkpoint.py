@@ -17,6 +17,7 @@ from photonlite.models.paligemma.masks import MaskDecoder
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemmaPrompts
 from photonlite.models.paligemma.weights import load_model
+from photonlite.models.precisions import Precisions
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer
 
@@ -63,6 +64,10 @@ def rank_sizes(config: PaliGemmaFiles) -> dict[str, int]:
     return {}
 
 
+def outline(config: PaliGemmaFiles) -> PaliGemmaModel:
+    return PaliGemmaModel(config.model, first_location=0)
+
+
 def load(
     config: PaliGemmaFiles,
     tokenizer: Path,
@@ -71,6 +76,7 @@ def load(
     device: torch.device,
     dtype: torch.dtype,
     max_context: int | None = None,
+    precisions: Precisions | None = None,
 ) -> tuple[PaliGemmaModel, PaliGemmaPrompts]:
     text, positions = config.model.text, SquareImages.of(config.model.vision).positions
     length = min(text.max_context, max_context or positions + DEFAULT_TEXT)
@@ -85,7 +91,8 @@ def load(
     prompts = PaliGemmaPrompts(
         model, words, masks, f"put {MASKS_NAME} beside the weights, or name it in {MASKS_VARIABLE}"
     )
-    return load_model(weights, model, prompts.first_location, device=device, dtype=dtype), prompts
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "precisions": precisions}
+    return load_model(weights, model, prompts.first_location, **options), prompts
 
 
 def _masks_file(name: str) -> Path:
