@@ -106,6 +106,16 @@ class QuantisedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(shape[0]), requires_grad=False) if bias else None
         self._product: HostProduct | None = None
 
+    @classmethod
+    def of(cls, linear: nn.Linear, precision: Precision) -> QuantisedLinear:
+        """Quantise a layer that has its values."""
+        shape = linear.out_features, linear.in_features
+        layer = cls(shape, precision, bias=linear.bias is not None)
+        for name, value in _tensors(quantise(linear.weight.detach(), precision)).items():
+            setattr(layer, name, nn.Parameter(value, requires_grad=False))
+        layer.bias = linear.bias
+        return layer
+
     @property
     def stored(self) -> QuantisedWeight:
         """The weight, before :meth:`prepare`."""

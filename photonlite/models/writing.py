@@ -39,9 +39,7 @@ def write_quantised(
     empty, a SettingsError where nothing is quantised or the files are already, and as `models.checkpoint.load_files`.
     """
     if not precisions or files.stored:
-        have = (
-            f"the files have {files.stored} already" if files.stored else "nothing is to be quantised"
-        )
+        have = f"the files have {files.stored} already" if files.stored else "nothing is to be quantised"
         raise SettingsError(f"{have}: name a checkpoint in full precision, and the precision to write")
     check_free(folder)
     headers = read_headers(files.weights)

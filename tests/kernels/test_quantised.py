@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from photonlite.config import Precision
+from photonlite.kernels.reference import quantised
 from photonlite.kernels.reference.quantised import (
     QuantisedWeight,
     dequantise,
@@ -31,7 +32,8 @@ def test_a_matrix_comes_back_with_the_noise_of_its_precision(precision: Precisio
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_no_number_is_off_by_more_than_half_a_step(precision: Precision) -> None:
+def test_no_number_is_off_by_more_than_half_a_step(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised, "_WIDTHS", (1.0,))
     matrix = random_matrix(24, 128)
     weight = quantise(matrix, precision)
     half = weight.scale.float().repeat_interleave(weight.group, dim=1) / 2
@@ -47,6 +49,18 @@ def test_what_was_rounded_is_not_rounded_again(precision: Precision) -> None:
     again = dequantise(quantise(once, precision), torch.float32)
 
     assert float((again - once).norm() / once.norm()) < 0.004
+
+
+def test_a_group_takes_the_range_of_numbers_with_the_least_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = random_matrix(64, 512)
+
+    def errors(*widths: float) -> torch.Tensor:
+        monkeypatch.setattr(quantised, "_WIDTHS", widths)
+        return (dequantise(quantise(matrix, "int4"), torch.float32) - matrix).view(64, 4, 128).square().sum(dim=2)
+
+    whole, narrow, best = errors(1.0), errors(0.9), errors(1.0, 0.9)
+    assert torch.allclose(best, torch.minimum(whole, narrow), rtol=0.02)
+    assert 0.05 < float((narrow < whole).float().mean()) < 1
 
 
 def test_of_a_group_each_byte_holds_columns_of_both_halves() -> None:

@@ -25,6 +25,7 @@ from photonlite.config import Precision
 GROUP, LEAST_GROUP = 128, 16  # columns of an int4 group
 _SCALE = torch.bfloat16
 _LARGEST = {"int8": 127.0, "fp8": 448.0}
+_WIDTHS = (1.0, 0.9)  # of what a group's numbers span, for its 16 steps
 _LEAST = 1e-12  # scale of a group of zeros
 _TYPES: dict[Precision, torch.dtype] = {"int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
 
@@ -95,14 +96,25 @@ def quantise(weight: Tensor, precision: Precision) -> QuantisedWeight:
 
 
 def _quantise_groups(wide: Tensor) -> QuantisedWeight:
+    """Round to int4; of some ranges of numbers, of which the widest cuts none, each group takes that of least error."""
     like = empty(wide.shape, "int4", "meta")
-    grouped = wide.view(len(wide), -1, like.group)  # [N, G, g]
+    grouped = wide.reshape(len(wide), -1, like.group)  # [N, G, g]
     least, most = grouped.aminmax(dim=2)
-    scale = _finite((most - least) / 15).clamp_min(_LEAST).to(_SCALE)
-    step = scale.to(wide.dtype)
-    shift = (least + 8 * step).to(_SCALE)
-    codes = ((grouped - shift.to(wide.dtype)[..., None]) / step[..., None]).round_().add_(8).clamp_(0, 15)
-    return QuantisedWeight(pack_codes(codes.to(torch.uint8)), scale, shift)
+    middle, half = (most + least) / 2, (most - least) / 2
+    best: list[Tensor] = []  # error, codes, scale, shift
+    for width in _WIDTHS:
+        scale = _finite(half * (width / 7.5)).clamp_min(_LEAST).to(_SCALE)
+        step = scale.to(wide.dtype)
+        shift = (middle + 0.5 * step).to(_SCALE)
+        steps = (grouped - shift.to(wide.dtype)[..., None]) / step[..., None]
+        codes = steps.round().clamp_(-8, 7)
+        found = [(codes - steps).square_().sum(dim=2) * step.square(), codes.add_(8).to(torch.uint8), scale, shift]
+        if best:
+            better = found[0] < best[0]
+            masks = (better, better[..., None], better, better)
+            found = [torch.where(mask, new, old) for mask, new, old in zip(masks, found, best, strict=True)]
+        best = found
+    return QuantisedWeight(pack_codes(best[1]), best[2], best[3])
 
 
 def pack_codes(codes: Tensor) -> Tensor:
