@@ -15,7 +15,7 @@ from photonlite import errors
 from photonlite.errors import PhotonliteError
 
 if TYPE_CHECKING:
-    from photonlite.api import VisionModel, load
+    from photonlite.api import VisionModel, load, quantize
     from photonlite.config import EngineConfig
     from photonlite.realtime import RealtimeLoop
     from photonlite.results import (
@@ -52,6 +52,7 @@ __all__ = [
     "__version__",
     "errors",
     "load",
+    "quantize",
     "to_coco",
     "to_supervision",
     "verify",
@@ -64,6 +65,7 @@ _HOMES = {
     "RealtimeLoop": "photonlite.realtime",
     "VisionModel": "photonlite.api",
     "load": "photonlite.api",
+    "quantize": "photonlite.api",
     "verify": "photonlite.verification",
 }
 

@@ -13,6 +13,15 @@ from photonlite.settings import build, check_settings, from_environment, setting
 KvDtype = Literal["auto", "fp8"]
 """In which numbers keys and values are kept: those of the weights, or e4m3 of one byte."""
 
+Precision = Literal["int8", "fp8", "int4"]
+"""Weights of 8 or 4 bits: whole numbers, or e4m3; see `kernels.reference.quantised`."""
+
+Weights = Literal["auto", "int8", "fp8", "int4", "fit"]
+"""Of the text decoder: as the files have them, quantised, or the best that fit the memory."""
+
+VisionWeights = Literal["auto", "int8", "fp8"]
+"""Of the image encoder."""
+
 
 RouterRule = Literal["adaptive", "static", "greedy", "reserve"]
 """How many requests run at a time; see `scheduler.router`."""

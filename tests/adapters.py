@@ -62,4 +62,4 @@ def merged(model: Any, matrices: Matrices, scale: float) -> Any:
 def adaptable(loaded: LoadedModel | None = None) -> LoadedModel:
     """Return a tiny model in double precision that takes adapters."""
     loaded = loaded or double()
-    return LoadedModel(loaded.name, loaded.model, loaded.prompts, loaded.sampling, checkpoint)
+    return LoadedModel(loaded.name, loaded.model, loaded.prompts, loaded.sampling, family=checkpoint)

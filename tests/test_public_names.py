@@ -29,6 +29,7 @@ def test_public_names_are_pinned() -> None:
         "__version__",
         "errors",
         "load",
+        "quantize",
         "to_coco",
         "to_supervision",
         "verify",

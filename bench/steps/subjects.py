@@ -98,7 +98,7 @@ def _qwen(config: QwenConfig, device: torch.device, dtype: torch.dtype) -> Subje
         empty = TextDecoder(config.text, config.version).to(dtype)
     text = empty.to_empty(device=device).requires_grad_(False).eval()
     fill_randomly(text, 0)
-    head = text.words if text.head is None else text.head
+    head = text.words if text.head is None else text.head.weight
     return Subject(
         shape=_cache_shape(config.text),
         words=text.words,

@@ -8,14 +8,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from photonlite.api.fit import choose_precisions
 from photonlite.api.model import VisionModel
 from photonlite.api.tasks import Task
-from photonlite.config import EngineConfig, EngineSettings, ImageLimits
+from photonlite.config import EngineConfig, EngineSettings, ImageLimits, VisionWeights, Weights
 from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
-from photonlite.models.checkpoint import load_checkpoint
+from photonlite.models.checkpoint import load_files, refuse_ranks
 from photonlite.models.loading import resolve
+from photonlite.models.precisions import check_precisions
 from photonlite.runner.ranks.leader import load_team
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills import selftest
@@ -33,6 +35,8 @@ def load(
     allow_urls: bool = False,
     thumbnails: bool | None = None,
     sampling: Literal["greedy", "checkpoint"] = "greedy",
+    weights: Weights = "auto",
+    vision_weights: VisionWeights = "auto",
     store: str | os.PathLike[str] | None = None,
     engine: EngineConfig | EngineSettings | None = None,
     check: bool = False,
@@ -58,6 +62,11 @@ def load(
             Places, outlines and answers with a schema, choices or a pattern are greedy either way.
         store: A folder such as "~/.cache/photonlite/store": what the image encoder makes is kept there as well, so that
             another question about the same image is quick after a restart too. None for the engine setting `store`.
+        weights: How the text decoder's linear layers and its head are kept: "auto" as the files have them; "int8" or
+            "fp8", 8 bits with a scale for each output; "int4", 4 bits with a scale for each group of 128 inputs; or
+            "fit", the best of these that fits the memory. Rounded while the files are read, in memory for one matrix.
+            `photonlite quantize` does the same once and for all. Answers change a little.
+        vision_weights: The same of the image encoder: "auto", "int8" or "fp8".
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
         check: Whether a tiny question is asked through every skill and every head before the model is returned: it
@@ -67,9 +76,10 @@ def load(
         ModelNotFoundError: There is no such folder, file or Hub repository.
         ConfigError: Its config.json is missing, or that or another configuration file is unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
-        SettingsError: An unknown device, type or way of sampling, a limit that is no whole number above 0, or an engine
+        SettingsError: An unknown device, type, way of sampling or precision of weights, or one that the files or
+            `tensor_parallel` do not allow, a limit that is no whole number above 0, or an engine
             setting that is unknown, out of its range, or not supported by the device.
-        CapacityError: The memory does not hold even one longest request.
+        CapacityError: The memory does not hold even one longest request, or weights in any precision that fits.
         EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
@@ -79,6 +89,7 @@ def load(
         raise SettingsError(f"allow_urls is {allow_urls!r:.60}: give True or False")
     if sampling not in ("greedy", "checkpoint"):
         raise SettingsError(f"sampling is {sampling!r:.60}: it must be 'greedy' or 'checkpoint'")
+    check_precisions(weights, vision_weights)
     config = _engine_config(engine)
     if store is not None:
         config = dataclasses.replace(config, store=_folder_name(store))
@@ -87,10 +98,13 @@ def load(
 
     def start() -> VisionModel:
         options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.max_context}
+        files = resolve(model, revision=revision)
+        precisions = choose_precisions(files, weights, vision_weights, where, kind, config)
         if config.tensor_parallel == 1:
-            loaded = load_checkpoint(model, revision=revision, **options)
+            loaded = load_files(files, precisions=precisions, **options)
         else:
-            loaded = load_team(resolve(model, revision=revision), config.tensor_parallel, **options)
+            refuse_ranks(files.stored or precisions, config.tensor_parallel)
+            loaded = load_team(files, config.tensor_parallel, **options)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails, sampling=sampling)
         try:

@@ -17,7 +17,7 @@ from photonlite.api.batch import Errors, run_batch, task_from_mapping
 from photonlite.api.session import open_session
 from photonlite.api.signatures import async_twin, typed_caption, typed_query
 from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, images_of, make_task
-from photonlite.config import EngineConfig, ImageLimits
+from photonlite.config import EngineConfig, ImageLimits, Weights
 from photonlite.engine.handle import RequestHandle
 from photonlite.images.thumbnail import in_notebook
 from photonlite.models.checkpoint import LoadedModel
@@ -85,7 +85,9 @@ class VisionModel:
         name: How the model was named when it was loaded; "nano" for the shipped one.
         skills: Names of the skills that the checkpoint was trained for.
         device: Where the model runs.
-        dtype: The type of its weights.
+        dtype: The type of its weights, where they are not quantised.
+        weights: Precision of the text decoder's linear layers: "auto" for `dtype`, "int8", "fp8" or "int4".
+        vision_weights: The same of the image encoder.
         image_limits: How large an image may be.
         reads_several: Whether questions and conversations may be about several images.
         sight: Pixels along a side of an image that the model reads without shrinking it; tile="auto" goes by that.
@@ -115,6 +117,8 @@ class VisionModel:
         self.skills = loaded.prompts.skills
         self.device = device
         self.dtype = dtype
+        self.weights: Weights = loaded.precisions.text or "auto"
+        self.vision_weights: Weights = loaded.precisions.vision or "auto"
         self.image_limits = limits or ImageLimits()
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         self._prompts = loaded.prompts

@@ -41,7 +41,7 @@ def open_store(
         raise SettingsError("engine setting 'store' is for models that were loaded from files: leave it out")
     folder = Path(config.store).expanduser()
     tier, notes = DiskTier(folder, config.store_bytes), folder / _NOTES
-    numbers = [device.type, str(dtype), f"fp8 {config.fp8_linears}", f"fused {config.fused}"]
+    numbers = [device.type, str(dtype), f"fp8 {config.fp8_linears}", f"fused {config.fused}", repr(loaded.precisions)]
     pages = [f"kv {config.kv_dtype}", f"page {config.page_size}"]
     rules = [repr(loaded.model.crop_spec)]
 

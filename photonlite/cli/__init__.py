@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from photonlite.cli.checkpoints import run_models
 from photonlite.cli.export import run_export
 from photonlite.cli.parser import parse
+from photonlite.cli.quantize import run_quantize
 from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
 from photonlite.cli.serve import run_server
@@ -71,5 +72,5 @@ def _run(arguments: list[str]) -> int:
     if is_video(options):
         return run_video(options)
     commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}
-    commands |= {"store": run_store, "verify": run_verify}
+    commands |= {"quantize": run_quantize, "store": run_store, "verify": run_verify}
     return commands.get(options.command, run_skill)(options)

@@ -2,10 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import photonlite
 from photonlite.cli.settings import add_server_options
+from photonlite.config import VisionWeights, Weights
 from photonlite.errors import InputError
 from photonlite.request import SETTINGS
 
@@ -20,6 +21,7 @@ SUMMARIES = {
     "serve": "answer over HTTP: a page to look at, Moondream's API, OpenAI's",
     "models": "list the checkpoints that are known and those on this machine",
     "store": "show and prune what is kept of images for later questions",
+    "quantize": "write a checkpoint with weights in 8 or 4 bits",
     "verify": "compare what a checkpoint computes here with other ways to compute the same",
 }
 
@@ -76,6 +78,9 @@ EXAMPLES = {
   photonlite store
   photonlite store --prune --unused-days 30
   photonlite store --prune --store /srv/photonlite --tenant alice""",
+    "quantize": """\
+  photonlite quantize vikhyatk/moondream2 moondream2-int4
+  photonlite quantize path/to/checkpoint smaller --weights int4 --vision-weights int8""",
     "verify": """\
   photonlite verify
   photonlite verify Qwen/Qwen3-VL-2B-Instruct --device cuda
@@ -124,7 +129,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     text = TEXT.get(command)
     images = f"IMAGE... {text}" if text else "IMAGE..."
     usage = f"{command} {images}" if command in (*SKILLS, "export") else command
-    usage += " [MODEL]" if command == "verify" else ""
+    usage += {"verify": " [MODEL]", "quantize": " MODEL FOLDER"}.get(command, "")
     parser = _Parser(
         f"photonlite {command}",
         f"photonlite {usage} [options]",
@@ -145,16 +150,22 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         what = "a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
         if command == "verify":
             group.add_argument("model", nargs="?", metavar="MODEL", help=what)
+        elif command == "quantize":
+            group.add_argument("model", metavar="MODEL", help="a folder, a .safetensors file or a Hub id")
+            group.add_argument("folder", metavar="FOLDER", help="a new folder")
         else:
             group.add_argument("--model", help=what)
         group.add_argument("--revision", help="branch, tag or commit of a Hub id")
-        group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
+        if command != "quantize":
+            group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ... (default: auto)")
         group.add_argument("--dtype", default="auto", choices=("auto", "float32", "float16", "bfloat16"))
         if command in (*SKILLS, "export"):
             what = "keep what was computed for images here, for later questions (default: a folder in your cache)"
             stores = group.add_mutually_exclusive_group()
             stores.add_argument("--store", metavar="DIR", help=what)
             stores.add_argument("--no-store", action="store_true", help="keep nothing")
+        if command != "verify":
+            _add_precisions(group, written=command == "quantize")
     if command in SKILLS:
         _add_skill_options(parser, command)
     elif command == "export":
@@ -163,10 +174,18 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         _add_realtime_options(parser)
     elif command == "serve":
         add_server_options(parser)
-    if command not in ("serve", "export"):
+    if command not in ("serve", "export", "quantize"):
         parser.add_argument("--json", action="store_true", help="JSON lines, as for several images")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _add_precisions(group: argparse._ArgumentGroup, *, written: bool) -> None:
+    known = [value for value in get_args(Weights) if not (written and value == "fit")]
+    help = "of the text decoder: in 8 or 4 bits" + ("" if written else ", or the best that fit the memory")
+    group.add_argument("--weights", default="int4" if written else "auto", choices=known, help=help)
+    help = "of the image encoder: in 8 bits"
+    group.add_argument("--vision-weights", default="auto", choices=get_args(VisionWeights), help=help)
 
 
 def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:

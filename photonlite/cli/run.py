@@ -100,8 +100,8 @@ def import_extra(module: str, missing: str) -> Any:
 
 def load_model(options: argparse.Namespace, engine: EngineSettings | None = None) -> "photonlite.VisionModel":
     """Load the model; `engine` are settings of the engine."""
-    where = {"device": options.device, "dtype": options.dtype, "revision": options.revision}
-    return photonlite.load(options.model, **where, engine=engine or {})
+    names = ("device", "dtype", "revision", "weights", "vision_weights")
+    return photonlite.load(options.model, **{name: getattr(options, name) for name in names}, engine=engine or {})
 
 
 def ask_model(model: Any, options: argparse.Namespace, image: Any, form: Mapping[str, Any]) -> Any:

@@ -77,6 +77,8 @@ def load_served(settings: ServeSettings, *, device: str | None = None) -> "photo
         choice.model,
         device=device or choice.device,
         dtype=choice.dtype,
+        weights=choice.weights,
+        vision_weights=choice.vision_weights,
         revision=choice.revision,
         max_pixels=settings.images.max_pixels,
         max_bytes=settings.images.max_bytes,

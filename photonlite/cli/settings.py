@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from photonlite.config import EngineConfig, ImageLimits
+from photonlite.config import EngineConfig, ImageLimits, VisionWeights, Weights
 from photonlite.errors import InputError
 from photonlite.server.config import ServerConfig, read_access
 from photonlite.settings import (
@@ -46,6 +46,8 @@ class Choice:
         revision: Branch, tag or commit of a Hub id.
         device: auto, cpu, cuda, cuda:1, ...
         dtype: auto, float32, float16 or bfloat16.
+        weights: Of the text decoder: "auto" as the files have them, "int8", "fp8", "int4", or "fit", the best that fit.
+        vision_weights: Of the image encoder: "auto", "int8" or "fp8".
         sampling: What answers in words begin with: "greedy", or "checkpoint", the model's generation_config.json.
         adapters: LoRA adapters to load at the start, as NAME=PATH, where PATH may be a Hub id too.
         api_key_file: File of API keys, one a line; requests without one of them are refused.
@@ -57,6 +59,8 @@ class Choice:
     revision: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    weights: Weights = "auto"
+    vision_weights: VisionWeights = "auto"
     sampling: Literal["greedy", "checkpoint"] = "greedy"
     adapters: tuple[str, ...] = setting((), flag="--adapter")
     api_key_file: str | None = None

@@ -2,15 +2,19 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from photonlite.device.collectives import RankGroup
+from photonlite.errors import SettingsError
 from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
 from photonlite.models.families import Family
 from photonlite.models.loading import ModelFiles, resolve
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import prepare
 from photonlite.request import RequestSettings
 
 
@@ -23,7 +27,8 @@ class LoadedModel:
     prompts: Prompts
     sampling: RequestSettings = field(default_factory=RequestSettings)  # how its makers sample text
     files: ModelFiles | None = None  # None for a model that was made in memory
-    family: Family | None = None  # reads its adapters; None for a model that was not loaded from files
+    precisions: Precisions = field(default_factory=Precisions)  # of its weights
+    family: Family | None = None  # reads its adapters; None for a model that takes none
 
 
 def load_checkpoint(
@@ -33,9 +38,11 @@ def load_checkpoint(
     dtype: torch.dtype,
     revision: str | None = None,
     max_context: int | None = None,
+    precisions: Precisions | None = None,
 ) -> LoadedModel:
     """Load a model in evaluation mode; for names and errors see `loading.resolve`, for the rest `families.Family`."""
-    return load_files(resolve(name, revision=revision), device=device, dtype=dtype, max_context=max_context)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context, "precisions": precisions}
+    return load_files(resolve(name, revision=revision), **options)
 
 
 def load_files(
@@ -45,10 +52,35 @@ def load_files(
     dtype: torch.dtype,
     max_context: int | None = None,
     ranks: RankGroup | None = None,
+    precisions: Precisions | None = None,
 ) -> LoadedModel:
-    """Load a model, or a rank's share of one, from files that were found before; see `load_checkpoint`."""
+    """Load a model, or a rank's share of one, from files that were found before; see `load_checkpoint`.
+
+    Without `precisions` weights stay as the files have them. Raises a SettingsError for others than those of files
+    that are quantised, and for quantised weights that several ranks would share.
+    """
+    if files.stored and precisions and not files.stored.include(precisions):
+        raise SettingsError(
+            f"weights were asked for with {precisions}, but the files have {files.stored}: leave it out, or load the "
+            "release that they were made from"
+        )
+    precisions = files.stored or precisions
+    if ranks is not None:
+        refuse_ranks(precisions, ranks.count)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context}
     if ranks is not None:
         options["ranks"] = ranks
+    if precisions:
+        options["precisions"] = precisions
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
-    return LoadedModel(files.name, model, prompts, files.sampling, files, files.family)
+    prepare(cast(nn.Module, model), device, dtype)
+    return LoadedModel(files.name, model, prompts, files.sampling, files, precisions or Precisions(), files.family)
+
+
+def refuse_ranks(precisions: Precisions | None, count: int) -> None:
+    """Raise SettingsError for quantised weights that several ranks would share."""
+    if precisions:
+        raise SettingsError(
+            f"engine setting 'tensor_parallel' is {count}, but weights with {precisions} cannot be divided: load them "
+            "in full precision, or on one device"
+        )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the command line lists families without torch, which takes 
     from photonlite.device.collectives import RankGroup
     from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm
     from photonlite.models.base import Model
+    from photonlite.models.precisions import Precisions
     from photonlite.request import Token
 
 
@@ -41,6 +42,9 @@ class Family(Protocol):
     def rank_sizes(self, config: Any) -> Mapping[str, int]:
         """Return the sizes that ranks of tensor parallelism divide, by names of config.json; none if it cannot be."""
 
+    def outline(self, config: Any) -> Model:
+        """Return a model as it is created, without values: for its sizes."""
+
     def load(
         self,
         config: Any,
@@ -51,11 +55,12 @@ class Family(Protocol):
         dtype: torch.dtype,
         max_context: int | None = None,
         ranks: RankGroup | None = None,
+        precisions: Precisions | None = None,
     ) -> tuple[Model, Prompts]:
         """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files.
 
         `max_context` shortens its context; None leaves the length to the family. With `ranks`, only a rank's share of
-        the decoder is read, and the image encoder on rank 0 alone.
+        the decoder is read, and the image encoder on rank 0 alone. `precisions` are those of its linear layers.
         """
 
     def adapter_place(self, model: Any, module: str) -> AdapterPlace | None:

@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models.families import KNOWN_MODELS, Family, family_of
 from photonlite.models.generation import read_generation
 from photonlite.models.hub import fetch
+from photonlite.models.precisions import Precisions, stored_precisions
 from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read_json, refuse_pickle
 from photonlite.request import RequestSettings
 
@@ -38,6 +39,7 @@ class ModelFiles:
     tokenizer: Path
     weights: tuple[Path, ...]
     sampling: RequestSettings  # how its makers sample text
+    stored: Precisions = field(default_factory=Precisions)  # of its weights
 
 
 def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None = None) -> ModelFiles:
@@ -118,7 +120,8 @@ def _describe(name: str, folder: Path, weights: Callable[[], tuple[Path, ...]]) 
     family = family_of(raw)
     config = family.read_config(folder, raw)
     sampling = read_generation(folder).settings
-    return ModelFiles(name, family, config, family.find_tokenizer(folder, config), weights(), sampling)
+    stored = stored_precisions(raw)
+    return ModelFiles(name, family, config, family.find_tokenizer(folder, config), weights(), sampling, stored)
 
 
 def _unknown(model: str, path: Path) -> str:

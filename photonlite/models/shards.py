@@ -6,8 +6,9 @@ are then read through memory mapping, one tensor at a time.
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 MAPPED_BYTES = 64 * 1024 * 1024
 """Bytes (or one larger tensor) that are read before a file is mapped anew: pages of a mapped file count as memory of
 the process until it is unmapped. Parsing the header again takes about a millisecond."""
+
+_watcher: ContextVar[Callable[[int], object]] = ContextVar("watcher", default=lambda count: None)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,22 @@ def read_tensors(infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, "Ten
         with _opened(batch[0].file) as handle:
             for info in batch:
                 yield info, handle.get_tensor(info.name)
+                _watcher.get()(_size_of(info))
+
+
+@contextmanager
+def watched(on_read: Callable[[int], object]) -> Iterator[None]:
+    """Tell a function the bytes of each tensor that is read inside."""
+    token = _watcher.set(on_read)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def stored_bytes(files: Iterable[Path]) -> int:
+    """Return the bytes of all tensors in some files."""
+    return sum(map(_size_of, read_headers(files)))
 
 
 def refuse_pickle(path: Path) -> None:
@@ -137,12 +156,16 @@ def _opened(file: Path) -> Iterator[Any]:
         raise CheckpointError(f"{file} is not a whole safetensors file ({cause}): {remedy}") from cause
 
 
+def _size_of(info: TensorInfo) -> int:
+    return math.prod(info.shape) * FLOAT_BYTES.get(info.dtype, 1)
+
+
 def _batches(infos: Iterable[TensorInfo]) -> Iterator[list[TensorInfo]]:
     """Group tensors that follow each other in one file, up to `MAPPED_BYTES` a group."""
     batch: list[TensorInfo] = []
     size = 0
     for info in infos:
-        more = math.prod(info.shape) * FLOAT_BYTES.get(info.dtype, 1)
+        more = _size_of(info)
         if batch and (info.file != batch[0].file or size + more > MAPPED_BYTES):
             yield batch
             batch, size = [], 0

@@ -113,7 +113,9 @@ class Threads:
         image.measured += 1
         return image.header
 
-    def prepare(self, image: "Source", *, cache_salt: str, checkpoint: Callable[[], None]) -> PreparedImage:
+    def prepare(
+        self, image: "Source", *, cache_salt: str, adapter_key: str, checkpoint: Callable[[], None]
+    ) -> PreparedImage:
         image.prepared += 1
         return image.prepare()
 

@@ -96,15 +96,18 @@ def test_each_skill_passes_its_text_to_the_model(
 
 
 def test_model_options_reach_load(fake: FakeModel, image: str) -> None:
-    main(["detect", image, "mug", "--model", "owner/name", "--revision", "v1", "--device", "cpu", "--dtype", "float32"])
+    given = {"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32"}
+    given |= {"weights": "int4", "vision_weights": "int8"}
+    main(["detect", image, "mug", *(part for name in given for part in (f"--{name.replace('_', '-')}", given[name]))])
 
-    assert fake.loaded == [{"model": "owner/name", "revision": "v1", "device": "cpu", "dtype": "float32", "engine": {}}]
+    assert fake.loaded == [given | {"engine": {}}]
 
 
 def test_without_options_the_model_uses_its_defaults(fake: FakeModel, image: str) -> None:
     main(["detect", image, "mug"])
 
-    assert fake.loaded == [{"model": None, "revision": None, "device": "auto", "dtype": "auto", "engine": {}}]
+    auto = dict.fromkeys(("device", "dtype", "weights", "vision_weights"), "auto")
+    assert fake.loaded == [{"model": None, "revision": None, "engine": {}} | auto]
     assert fake.asked[0][-1] is None
 
 

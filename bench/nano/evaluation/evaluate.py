@@ -10,7 +10,7 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from tqdm import tqdm
@@ -25,7 +25,7 @@ from bench.nano.evaluation.scoring import Figures
 from bench.nano.scenes.held_out.scene import make_scene
 from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import FONT, Sprites, load_sheet, render_sprites
-from photonlite.config import EngineSettings, KvDtype
+from photonlite.config import EngineSettings, KvDtype, VisionWeights, Weights
 
 FIRST_SEED = 10_000_000
 SHARED_CACHE_BYTES = 2**30
@@ -42,6 +42,8 @@ class Job:
     skills: tuple[Skill, ...]  # What to ask for
     kv_dtype: KvDtype = "auto"  # Of keys and values
     kv_cache_bytes: int | None = None  # For keys and values; None for what the engine takes by itself
+    weights: Weights = "auto"  # Of the decoder, as `photonlite.load` takes it
+    vision_weights: VisionWeights = "auto"  # Likewise
 
 
 class Examiner:
@@ -54,7 +56,8 @@ class Examiner:
             "kv_cache_bytes": job.kv_cache_bytes,
             "grammar_limit_s": _GRAMMAR_LIMIT_S,
         }
-        self.model = photonlite.load(job.model, device=job.device, dtype=job.dtype, engine=engine)
+        precisions: dict[str, Any] = {"weights": job.weights, "vision_weights": job.vision_weights}
+        self.model = photonlite.load(job.model, device=job.device, dtype=job.dtype, engine=engine, **precisions)
         self.skills = job.skills
         self.sprites = find_sprites()
 
@@ -121,13 +124,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--kv-dtype", default="auto", choices=get_args(KvDtype), help="of keys and values")
+    parser.add_argument("--weights", default="auto", choices=get_args(Weights), help="of the decoder")
+    parser.add_argument("--vision-weights", default="auto", choices=get_args(VisionWeights), help="of the encoder")
     parser.add_argument("--skills", nargs="+", default=list(SKILLS), choices=get_args(Skill))
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
     parser.add_argument("--out", type=Path, help="folder for figures.json, records.json and failures.html")
     options = parser.parse_args(arguments)
     # Of several processes each would else take most of a card for itself.
     cache = SHARED_CACHE_BYTES if options.workers > 1 and options.device != "cpu" else None
-    job = Job(options.model, options.device, options.dtype, tuple(options.skills), options.kv_dtype, cache)
+    precisions = options.weights, options.vision_weights
+    job = Job(options.model, options.device, options.dtype, tuple(options.skills), options.kv_dtype, cache, *precisions)
     records = evaluate(job, options.scenes, options.seed, options.workers)
     figures = summarize(records)
     print(format_table(figures))

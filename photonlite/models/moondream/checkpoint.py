@@ -16,6 +16,7 @@ from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamCon
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.moondream.weights import load_model
+from photonlite.models.precisions import Precisions
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer
 
@@ -54,6 +55,10 @@ def rank_sizes(config: MoondreamConfig) -> dict[str, int]:
     return {f"text.{name}": size for name, size in sizes.items()}
 
 
+def outline(config: MoondreamConfig) -> MoondreamModel:
+    return MoondreamModel(config)
+
+
 def load(
     config: MoondreamConfig,
     tokenizer: Path,
@@ -63,6 +68,7 @@ def load(
     dtype: torch.dtype,
     max_context: int | None = None,
     ranks: RankGroup | None = None,
+    precisions: Precisions | None = None,
 ) -> tuple[MoondreamModel, MoondreamPrompts]:
     text = config.text
     length = text.max_context if max_context is None else min(text.max_context, max_context)
@@ -73,7 +79,8 @@ def load(
         controls_to=config.family.controls_to,
         control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
     )
-    return load_model(weights, config, device=device, dtype=dtype, ranks=ranks), MoondreamPrompts(config, words)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "ranks": ranks, "precisions": precisions}
+    return load_model(weights, config, **options), MoondreamPrompts(config, words)
 
 
 def _end_of_text_id(path: Path) -> int | None:

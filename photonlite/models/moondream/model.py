@@ -31,6 +31,7 @@ from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
 from photonlite.models.moondream.text import TextDecoder
 from photonlite.models.moondream.vision import VisionEncoder
+from photonlite.models.quantised import obstacle, refuse_fp8
 
 SIZE_OCTAVES = 10
 
@@ -105,7 +106,9 @@ class MoondreamModel(nn.Module):
 
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder:
         weight = self.vision.pos_emb
-        if not fp8 and (not weight.is_cuda or weight.dtype == torch.float64):
+        if fp8:
+            refuse_fp8(self)
+        elif not weight.is_cuda or weight.dtype == torch.float64 or obstacle(self.vision) is not None:
             return self.vision
         return FusedEncoder(self.vision, fp8=fp8, head_size=fastest_head_size(self.vision))
 
@@ -136,7 +139,7 @@ class MoondreamModel(nn.Module):
     def plain_parts(self) -> dict[str, str]:
         card = cards.card_of(self.text.wte.device)
         reasons = {
-            "image encoder": cards.obstacle(card, cards.encoder_needs()),
+            "image encoder": obstacle(self.vision) or cards.obstacle(card, cards.encoder_needs()),
             "prompts": self._prompt_obstacle(),
             "decode steps": self._step_obstacle(),
         }
@@ -155,6 +158,8 @@ class MoondreamModel(nn.Module):
 
     def _obstacle(self, dtypes: Sequence[torch.dtype], needs: list[Need]) -> str | None:
         words, moe = self.text.wte, self.config.text.moe
+        if (reason := obstacle(self.text)) is not None:
+            return reason
         if moe is not None and moe.fp8:
             needs = [*needs, *cards.fp8_needs("experts")]
         return cards.wrong_type(words.dtype, dtypes) or cards.obstacle(cards.card_of(words.device), needs)

@@ -6,7 +6,8 @@
 | bare | `text.blocks.0.attn.qkv.weight` | the model's own names, as `state_dict` gives them |
 | flat | `text_model.transformer.h.0.mixer.Wqkv.weight` | training and Moondream 3.1, Fourier matrices transposed |
 
-Experts in FP8 (e4m3, a float32 scale for each output row) stay so; everything else is cast.
+Experts in FP8 (e4m3, a float32 scale for each output row) stay so, and so do layers in int4 (see `moondream.int4`);
+everything else is cast.
 
 Data are always copied: mapped weights would change, or the process die, when the file is replaced in place, and the
 kernel could drop pages of an idle model. Files are mapped in parts, so that memory never holds the weights twice. Of a
@@ -23,11 +24,15 @@ import torch
 from torch import Tensor
 
 from photonlite.device.collectives import RankGroup
+from photonlite.errors import SettingsError
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.moondream.config import MoondreamConfig, TextConfig
+from photonlite.models.moondream.int4 import INT4, check_int4, find_int4, read_int4, without_int4
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.parallel import SUMMED_BIASES, keep_share
 from photonlite.models.parallel import share_of
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import WeightStore, layers_of, load_stored
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
 IGNORED = frozenset(
@@ -67,7 +72,6 @@ _FLAT_PARTS = {
 }
 _FLAT_FEATURES = "_features.weight"  # ends names of the transposed matrices
 _FLAT_TAU = ".attn.tau.wqwv"  # ends names of two matrices, one above the other
-_QUANTISED_PARTS = (".packed", ".zero_point")
 _FP8 = "F8_E4M3"
 _SKIPPED_PART = ".kv_quantizer."  # scales of an FP8 cache: the engine estimates its own
 
@@ -99,35 +103,53 @@ def load_model(
     device: torch.device | str,
     dtype: torch.dtype,
     ranks: RankGroup | None = None,
+    precisions: Precisions | None = None,
 ) -> MoondreamModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
     Beside the model, host memory holds at most one tensor. Whether the region heads are linear and have a layer norm,
-    and whether experts are in FP8, is read from the files: no public configuration says it.
+    whether experts are in FP8 and layers in int4 is read from the files: no public configuration says it.
     """
-    sources = _by_parameter(read_headers(files))
+    headers, precisions = read_headers(files), precisions or Precisions()
+    own = precisions.stored
+    sources = {info.name: Source(info) for info in headers} if own else _by_parameter(without_int4(headers))
     config = _as_stored(config, sources)
     with torch.device("meta"):
         model = MoondreamModel(config)
+    if precisions and config.text.moe is not None:
+        raise SettingsError(
+            f"weights are asked for with {precisions}, but this model has experts, whose matrices cannot be quantised "
+            "when they are loaded: leave it out (checkpoints may have them in FP8)"
+        )
+    if own:
+        load_stored(files, model, precisions, device, dtype)
+        return model
+    published = find_int4(headers, parameter_name)
     expected = model.state_dict()
     shapes = {name: tuple(value.shape) for name, value in expected.items()}
     stored = {name: sources[name].stored_shape(shape) if name in sources else shape for name, shape in shapes.items()}
-    check_tensors({name: source.info for name, source in sources.items()}, stored)
+    found = {name: source.info for name, source in sources.items()}
+    check_int4(published, shapes, precisions)
+    elsewhere = {f"{layer}.weight" for layer in published}
+    check_tensors(found, {name: shape for name, shape in stored.items() if name not in elsewhere})
     if ranks is not None:
         with torch.device("meta"):
             keep_share(model, ranks)
         expected = model.state_dict()
         sources = {name: source for name, source in sources.items() if name in expected}
-    state = {}
+    layers = layers_of(model, precisions) | dict.fromkeys(published, INT4)
+    store = WeightStore(model, layers, device, dtype)
+    for layer, infos in published.items():
+        store.put_quantised(layer, read_int4(infos, shapes[f"{layer}.weight"]))
     mapped = read_tensors(source.info for source in sources.values())
     for (name, source), (_, tensor) in zip(sources.items(), mapped, strict=True):
         value = source.value(tensor)
         if ranks is not None:
             value = _share(name, value, expected[name].shape, config.text, ranks)
         kept = expected[name].dtype if source.info.dtype == _FP8 or name.endswith(".scale") else dtype
-        state[name] = torch.empty(value.shape, dtype=kept, device=device).copy_(value)
-    model.load_state_dict(state, assign=True)
-    return model.requires_grad_(False).eval()
+        store.put(name, value, dtype=kept)
+    store.fill()
+    return model
 
 
 def _share(name: str, value: Tensor, shape: Sequence[int], text: TextConfig, ranks: RankGroup) -> Tensor:
@@ -171,7 +193,7 @@ def _by_parameter(infos: Iterable[TensorInfo]) -> dict[str, Source]:
         if name.rpartition(".")[2] in IGNORED or _SKIPPED_PART in name:
             continue
         experts = info.dtype == _FP8 and len(info.shape) == 3
-        if (not experts and info.dtype not in FLOAT_BYTES) or any(part in name for part in _QUANTISED_PARTS):
+        if not experts and info.dtype not in FLOAT_BYTES:
             raise quantised(info)
         for part, source in _parts(name, info):
             if part in sources:

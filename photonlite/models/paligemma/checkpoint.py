@@ -19,6 +19,7 @@ from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemmaPrompts
 from photonlite.models.paligemma.weights import adapter_place as adapter_place
 from photonlite.models.paligemma.weights import load_model
+from photonlite.models.precisions import Precisions
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer
 
@@ -65,6 +66,10 @@ def rank_sizes(config: PaliGemmaFiles) -> dict[str, int]:
     return {}
 
 
+def outline(config: PaliGemmaFiles) -> PaliGemmaModel:
+    return PaliGemmaModel(config.model, first_location=0)
+
+
 def load(
     config: PaliGemmaFiles,
     tokenizer: Path,
@@ -73,6 +78,7 @@ def load(
     device: torch.device,
     dtype: torch.dtype,
     max_context: int | None = None,
+    precisions: Precisions | None = None,
 ) -> tuple[PaliGemmaModel, PaliGemmaPrompts]:
     text, positions = config.model.text, SquareImages.of(config.model.vision).positions
     length = min(text.max_context, max_context or positions + DEFAULT_TEXT)
@@ -87,7 +93,8 @@ def load(
     prompts = PaliGemmaPrompts(
         model, words, masks, f"put {MASKS_NAME} beside the weights, or name it in {MASKS_VARIABLE}"
     )
-    return load_model(weights, model, prompts.first_location, device=device, dtype=dtype), prompts
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "precisions": precisions}
+    return load_model(weights, model, prompts.first_location, **options), prompts
 
 
 def _masks_file(name: str) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photonlite.errors import ConfigError
+from photonlite.models.precisions import is_foreign
 from photonlite.models.sections import Section, object_in, shown
 
 _GELU = "gelu_pytorch_tanh"
@@ -94,7 +95,7 @@ class PaliGemmaConfig:
         top = Section("", raw)
         top.must_be("model_type", "paligemma")
         top.must_be("tie_word_embeddings", None, True)
-        if raw.get("quantization_config"):
+        if is_foreign(raw):
             raise ConfigError("this checkpoint is quantised, which is not supported: use the release in bfloat16")
         section = Section("text_config", object_in(raw, "text_config"))
         if (kind := section.values.get("model_type", "gemma")) == "gemma":

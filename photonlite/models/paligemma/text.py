@@ -67,6 +67,7 @@ class TextDecoder(nn.Module):
         self.words = nn.Parameter(torch.empty(config.vocab_size, config.dim))
         self.blocks = nn.ModuleList(DecoderBlock(config, layer) for layer in range(config.layers))
         self.norm = Norm(config.dim, config.norm_eps)
+        self.head: nn.Module | None = None  # a quantised copy of the embedding; None for the embedding itself
 
     def embed(self, ids: Tensor) -> Tensor:
         scale = torch.tensor(self.config.dim**0.5, dtype=self.words.dtype).item()  # on the host: nothing waits
@@ -81,8 +82,11 @@ class TextDecoder(nn.Module):
 
     def logits(self, hidden: Tensor, first: int = 0, count: int | None = None) -> Tensor:
         """Map raw hidden states to logits of some ids, all unless given."""
-        words = self.words[first : None if count is None else first + count]
-        logits, cap = functional.linear(self.norm(hidden), words), self.config.logit_cap
+        normed, cap = self.norm(hidden), self.config.logit_cap
+        if count is None and self.head is not None:
+            logits = self.head(normed)
+        else:
+            logits = functional.linear(normed, self.words[first : None if count is None else first + count])
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     @torch.no_grad()

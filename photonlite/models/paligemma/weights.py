@@ -19,6 +19,8 @@ from photonlite.models.adapters.terms import AdapterPlace, whole_layer
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.model import PaliGemmaModel
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import WeightStore, give_head, layers_of, load_stored
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
 _NAMES = (
@@ -54,6 +56,7 @@ def load_model(
     *,
     device: torch.device | str,
     dtype: torch.dtype,
+    precisions: Precisions | None = None,
 ) -> PaliGemmaModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
@@ -62,13 +65,21 @@ def load_model(
     with torch.device("meta"):
         model = PaliGemmaModel(config, first_location)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    precisions = precisions or Precisions()
+    if precisions.text is not None:
+        give_head(model)
+    if precisions.stored:
+        load_stored(files, model, precisions, device, dtype)
+        return model
     sources = _by_name(read_headers(files))
     check_tensors(sources, shapes, convolution="vision.patch_embed.weight")
-    state = {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+    store = WeightStore(model, layers_of(model, precisions), device, dtype)
     for name, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
-        state[name].copy_(mapped.reshape(shapes[name]))
-    model.load_state_dict(state, assign=True)
-    return model.requires_grad_(False).eval()
+        store.put(name, mapped.reshape(shapes[name]))
+        if precisions.text is not None and name == "text.words":
+            store.put("text.head.weight", mapped)
+    store.fill()
+    return model
 
 
 def name_of(key: str) -> str:

@@ -12,6 +12,7 @@ from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ConfigError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.generation import ends_of
+from photonlite.models.precisions import Precisions
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
@@ -73,6 +74,10 @@ def rank_sizes(config: QwenFiles) -> dict[str, int]:
     }
 
 
+def outline(config: QwenFiles) -> QwenModel:
+    return QwenModel(config.model, config.images)
+
+
 def load(
     config: QwenFiles,
     tokenizer: Path,
@@ -82,6 +87,7 @@ def load(
     dtype: torch.dtype,
     max_context: int | None = None,
     ranks: RankGroup | None = None,
+    precisions: Precisions | None = None,
 ) -> tuple[QwenModel, QwenPrompts]:
     text = config.model.text
     length = min(text.max_context, max_context or DEFAULT_CONTEXT)
@@ -89,4 +95,5 @@ def load(
     words = Tokenizer(tokenizer, vocab_size=text.vocab_size)
     # Prompts first: what they refuse is known before gigabytes are read.
     prompts = QwenPrompts(model, config.images, words, config.template, config.ends)
-    return load_model(weights, model, config.images, device=device, dtype=dtype, ranks=ranks), prompts
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "ranks": ranks, "precisions": precisions}
+    return load_model(weights, model, config.images, **options), prompts

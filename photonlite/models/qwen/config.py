@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photonlite.errors import ConfigError
+from photonlite.models.precisions import is_foreign
 from photonlite.models.sections import Section, object_in, shown
 
 
@@ -153,7 +154,7 @@ class QwenConfig:
         version = VERSIONS.get(kind) if isinstance(kind, str) else None
         if version is None:
             raise ConfigError(f"model_type {kind!r:.60} is not of this family: it has {', '.join(VERSIONS)}")
-        if raw.get("quantization_config"):
+        if is_foreign(raw):
             raise ConfigError("this checkpoint is quantised, which is not supported: use the release in bfloat16")
         nested = raw.get("text_config") is not None
         text = Section("text_config" if nested else "", object_in(raw, "text_config") if nested else raw)

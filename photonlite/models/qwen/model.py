@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from photonlite.kernels import cards
 from photonlite.models.base import Head, Heads, ModelShape
 from photonlite.models.layers import Attention
+from photonlite.models.quantised import obstacle, refuse_fp8
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.prefill import FusedPrefill
@@ -49,6 +50,8 @@ class QwenModel(nn.Module):
         )
 
     def crop_encoder(self, *, fp8: bool = False) -> VisionTower | FusedTower:
+        if fp8:
+            refuse_fp8(self)
         return self.vision if self._encoder_obstacle() else FusedTower(self.vision)
 
     @functools.cached_property
@@ -67,14 +70,13 @@ class QwenModel(nn.Module):
 
     def _encoder_obstacle(self) -> str | None:
         words = self.text.words
-        return cards.wrong_type(words.dtype, cards.HALF) or cards.obstacle(
-            cards.card_of(words.device), cards.encoder_needs()
-        )
+        unfit = obstacle(self.vision) or cards.wrong_type(words.dtype, cards.HALF)
+        return unfit or cards.obstacle(cards.card_of(words.device), cards.encoder_needs())
 
     @property
     def heads(self) -> Heads:
         text = self.text
-        words = text.words if text.head is None else text.head
+        words = text.words if text.head is None else text.head.weight
         return Heads(Head((text.norm.weight, None, text.norm.eps), ((words, None),)))
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:

@@ -1,5 +1,6 @@
 """A rank's share of a Qwen-VL model; see `models.parallel`."""
 
+import torch
 from torch import nn
 
 from photonlite.device.collectives import RankGroup
@@ -17,7 +18,7 @@ def keep_share(model: QwenModel, ranks: RankGroup) -> None:
         block.mlp.gate_up = fewer_outputs(block.mlp.gate_up, ranks.count)
         block.mlp.down = SummedLinear(block.mlp.down, ranks)
     if text.head is not None:
-        text.head = nn.Parameter(text.head[: len(text.head) // ranks.count])
+        text.head = fewer_outputs(text.head, ranks.count)
     if ranks.rank > 0:
         del model.vision
 
@@ -26,4 +27,7 @@ def share_tied_head(model: QwenModel, ranks: RankGroup) -> None:
     """Replace a head tied to the embedding by one over the rank's part of the vocabulary, without a copy."""
     text = model.text
     if text.head is None:
-        text.head = nn.Parameter(text.words.chunk(ranks.count)[ranks.rank], requires_grad=False)
+        own = text.words.chunk(ranks.count)[ranks.rank]
+        with torch.device("meta"):
+            text.head = nn.Linear(own.shape[1], len(own), bias=False)
+        text.head.weight = nn.Parameter(own, requires_grad=False)

@@ -76,7 +76,7 @@ class TextDecoder(nn.Module):
         self.words = nn.Parameter(torch.empty(config.vocab_size, config.dim))
         self.blocks = nn.ModuleList(DecoderBlock(config, version, layer) for layer in range(config.layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
-        self.head = None if config.tied else nn.Parameter(torch.empty(config.vocab_size, config.dim))
+        self.head = None if config.tied else nn.Linear(config.dim, config.vocab_size, bias=False)
 
     def forward(self, x: Tensor, positions: Tensor, attention: Attention, deepstack: Tensor | None = None) -> Tensor:
         """Map embeddings ``[B, T, dim]`` at positions ``[3, B, T]`` or ``[3, T]`` to hidden states before the norm.
@@ -111,7 +111,8 @@ class TextDecoder(nn.Module):
         return tuple((key, value) for key, value in torch.stack(statistics).tolist())
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return functional.linear(self.norm(hidden), self.words if self.head is None else self.head)
+        normed = self.norm(hidden)
+        return functional.linear(normed, self.words) if self.head is None else self.head(normed)
 
 
 def rotary_axes(config: TextConfig) -> list[int]:

@@ -22,15 +22,19 @@ from photonlite.errors import CheckpointError
 from photonlite.models.adapters.terms import AdapterPlace, whole_layer
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.parallel import share_of
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import WeightStore, give_head, layers_of, load_stored
 from photonlite.models.qwen.config import QwenConfig, TextConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.qwen.parallel import keep_share, share_tied_head
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
+HEAD, _WORDS = "text.head.weight", "text.words"
+
 _LAYOUTS = {
-    "newer": (("model.visual.", "vision."), ("model.language_model.", "text."), ("lm_head.weight", "text.head")),
-    "released": (("visual.", "vision."), ("model.", "text."), ("lm_head.weight", "text.head")),
+    "newer": (("model.visual.", "vision."), ("model.language_model.", "text."), ("lm_head.weight", HEAD)),
+    "released": (("visual.", "vision."), ("model.", "text."), ("lm_head.weight", HEAD)),
 }
 """Prefixes of the public names and of the model's own, by layout."""
 
@@ -59,7 +63,6 @@ _NAMES = (
 _JOINED = ((r"\.self_attn\.([qkv])_proj\.", ".attn.qkv."), (r"\.mlp\.(gate|up)_proj\.", ".mlp.gate_up."))
 """Parts that are stored apart, and the name of the whole."""
 
-_HEAD = "text.head"
 _COMPUTED = ("rotary_emb.inv_freq", "rotary_pos_emb.inv_freq")  # ends of names of tables that are computed instead
 
 
@@ -82,30 +85,40 @@ def load_model(
     device: torch.device | str,
     dtype: torch.dtype,
     ranks: RankGroup | None = None,
+    precisions: Precisions | None = None,
 ) -> QwenModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
     Beside the model, host memory holds at most one tensor.
     """
     rank, count = (0, 1) if ranks is None else (ranks.rank, ranks.count)
-    sources = _by_place(read_headers(files), tied=config.text.tied)
+    precisions = precisions or Precisions()
     with torch.device("meta"):
         model = QwenModel(config, images)
     wanted = _shapes(model, config.text)
+    copied = precisions.text is not None and give_head(model)
+    if precisions.stored:
+        load_stored(files, model, precisions, device, dtype)
+        return model
+    sources = _by_place(read_headers(files), tied=config.text.tied)
     check_tensors(sources, wanted, convolution=Place("vision.patch_embed.weight"))
     if ranks is not None:
         with torch.device("meta"):
             keep_share(model, ranks)
-    state = {name: torch.empty(value.shape, dtype=dtype, device=device) for name, value in model.state_dict().items()}
-    rows = dict(part for name, value in state.items() for part in _places(name, len(value), config.text, count))
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    rows = dict(part for name, shape in shapes.items() for part in _places(name, shape[0], config.text, count))
+    store = WeightStore(model, layers_of(model, precisions), device, dtype)
     own = {place: info for place, info in sources.items() if place in rows}
     for place, (_, mapped) in zip(own, read_tensors(own.values()), strict=True):
-        target = state[place.name][rows[place]]
-        target.copy_(share_of(mapped.reshape(wanted[place]), target.shape, rank))
-    model.load_state_dict(state, assign=True)
+        size = rows[place].stop - rows[place].start, *shapes[place.name][1:]
+        value = share_of(mapped.reshape(wanted[place]), size, rank)
+        store.put(place.name, value, rows[place])
+        if copied and place.name == _WORDS:
+            store.put(HEAD, value)
+    store.fill()
     if ranks is not None:
         share_tied_head(model, ranks)
-    return model.requires_grad_(False).eval()
+    return model
 
 
 def place_of(key: str, layout: str) -> Place | None:
@@ -139,7 +152,7 @@ def _by_place(infos: Iterable[TensorInfo], *, tied: bool) -> dict[Place, TensorI
     sources: dict[Place, TensorInfo] = {}
     for info in infos:
         place = place_of(info.name, layout) or Place(info.name)
-        if tied and place.name == _HEAD:
+        if tied and place.name == HEAD:
             continue  # some releases store the embedding a second time
         if info.dtype not in FLOAT_BYTES:
             raise quantised(info)

@@ -262,9 +262,8 @@ def test_one_parameter_under_two_names_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("model.text.blocks.0.mlp.fc1.weight.packed", torch.zeros(4, 128, dtype=torch.uint8)),
         ("model.text.blocks.0.mlp.fc1.weight", torch.zeros(512, 128).to(torch.float8_e4m3fn)),
-        ("model.text.blocks.0.mlp.fc1.weight.zero_point", torch.zeros(4, 1)),
+        ("model.text.blocks.0.mlp.fc1.weight", torch.zeros(512, 128, dtype=torch.int8)),
     ],
 )
 def test_a_quantised_checkpoint_is_refused(tmp_path: Path, name: str, value: Tensor) -> None:

@@ -1,0 +1,94 @@
+"""How answers of the shipped checkpoint change with the precision of its weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.bubble.report import table
+from bench.nano.evaluation.evaluate import Job, evaluate
+from bench.nano.evaluation.figures.summary import summarize
+from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
+from bench.nano.evaluation.scoring import Figures
+from photonlite.config import VisionWeights, Weights
+
+SHOWN = (
+    ("detect, F1 at IoU 0.5", "detect", "f1"),
+    ("detect, mean IoU of the matches", "detect", "mean_iou"),
+    ("detect, counts exact", "detect", "count_exact"),
+    ("point, inside a thing", "point", "inside"),
+    ("point, things found", "point", "found"),
+    ("point, counts exact", "point", "count_exact"),
+    ("caption, kinds right", "caption", "kind_precision"),
+    ("query, counts exact", "query", "count"),
+    ("query, there or not", "query", "existence"),
+    ("typed answers, fields right", "typed", "fields_right"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Precisions of the decoder and the image encoder, and by how much F1 may fall with them."""
+
+    weights: Weights
+    vision_weights: VisionWeights = "auto"
+    aim: float | None = None
+
+    def __str__(self) -> str:
+        name = "full" if self.weights == "auto" else self.weights
+        return name if self.vision_weights == "auto" else f"{name}, encoder {self.vision_weights}"
+
+
+FULL = Choice("auto")
+CHOICES = (
+    FULL,
+    Choice("int8", aim=0.001),
+    Choice("fp8", aim=0.002),
+    Choice("int4", aim=0.010),
+    Choice("int4", "int8"),
+)
+
+
+def ask(
+    choice: Choice, scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill] = SKILLS
+) -> list[SceneRecord]:
+    """Ask the shipped checkpoint about held-out scenes with some precisions."""
+    precisions: dict[str, Any] = {"weights": choice.weights, "vision_weights": choice.vision_weights}
+    return evaluate(Job(None, device, "auto", tuple(skills), **precisions), scenes, seed, workers)
+
+
+def write_answers(records: Mapping[Choice, Sequence[SceneRecord]]) -> str:
+    """Write the figures of each precision, and how many answers to `detect` are the same as in full precision."""
+    figures = {choice: summarize(found) for choice, found in records.items()}
+    rows = [
+        [name, *(_cell(one, figures[FULL], skill, key) for one in figures.values())]
+        for name, skill, key in SHOWN
+        if skill in figures[FULL]
+    ]
+    same = ["detect, the same to the last bin"]
+    same += [f"{_same(found, records[FULL]):.1%}" for found in records.values()]
+    aims = [
+        f"{choice}: F1 {100 * _loss(figures, choice):.2f} points lower, aim at most {100 * choice.aim:.1f}"
+        for choice in figures
+        if choice.aim is not None
+    ]
+    scenes, boxes = len(records[FULL]), figures[FULL]["detect"]["boxes"]
+    head = [f"{scenes:,} scenes, {boxes:,} boxes", *map(str, records)]
+    return "\n\n".join([table(head, [*rows, same]), "\n".join(f"- {aim}." for aim in aims)])
+
+
+def _cell(one: Figures, full: Figures, skill: str, key: str) -> str:
+    value = one[skill][key]
+    return f"{value:.4f}" if one is full else f"{value:.4f} ({value - full[skill][key]:+.4f})"
+
+
+def _loss(figures: Mapping[Choice, Figures], choice: Choice) -> float:
+    return float(figures[FULL]["detect"]["f1"] - figures[choice]["detect"]["f1"])
+
+
+def _same(found: Sequence[SceneRecord], full: Sequence[SceneRecord]) -> float:
+    pairs = [
+        pair
+        for one, other in zip(found, full, strict=True)
+        for pair in zip(one.detections, other.detections, strict=True)
+    ]
+    return sum(one.answers == other.answers for one, other in pairs) / len(pairs)

@@ -1,0 +1,23 @@
+"""`photonlite quantize`: a checkpoint with weights in 8 or 4 bits."""
+
+import argparse
+import sys
+
+import photonlite
+
+
+def run_quantize(options: argparse.Namespace) -> int:
+    """Write the folder and print its path; returns the exit code 0."""
+    folder = photonlite.quantize(
+        options.model,
+        options.folder,
+        weights=options.weights,
+        vision_weights=options.vision_weights,
+        dtype=options.dtype,
+        revision=options.revision,
+        progress=True,
+    )
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{size / 1e6:,.1f} MB; to use it: photonlite detect IMAGE OBJECT --model {folder}", file=sys.stderr)
+    print(folder)
+    return 0

@@ -1,0 +1,219 @@
+"""Weights in 8 and 4 bits: which layers have them, and how they are made while a checkpoint is read.
+
+Those of the decoder's blocks, of its head, and of the image encoder. Embeddings, norms, the first layer of patches and
+heads of numbers keep the model's type. A head that is the embedding gets a quantised copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from photonlite.config import Precision
+from photonlite.errors import CheckpointError, SettingsError
+from photonlite.kernels.host_products import HostProduct, measure
+from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, empty, quantise
+from photonlite.models.matching import check_tensors
+from photonlite.models.precisions import Precisions
+from photonlite.models.shards import read_headers, read_tensors
+
+_PARTS = ("values", "scale", "shift")
+_LEFT = ("patch_emb", "patch_embed", "router")  # last parts of names of layers that keep the model's type
+
+
+def layers_of(model: nn.Module, precisions: Precisions) -> dict[str, Precision]:
+    """Return the names of the linear layers that are quantised, and how."""
+    found = {}
+    for name, module in model.named_modules():
+        part, _, rest = name.partition(".")
+        precision = {"text": precisions.text, "vision": precisions.vision}.get(part)
+        if type(module) is nn.Linear and precision is not None and rest.rpartition(".")[2] not in _LEFT:
+            found[name] = precision
+    return found
+
+
+def give_head(model: Any) -> bool:
+    """Give a decoder without values, if its head is its embedding, a head of its own; whether it got one."""
+    if getattr(model.text, "head", model) is not None:
+        return False
+    rows, columns = model.text.words.shape
+    with torch.device("meta"):
+        model.text.head = nn.Linear(columns, rows, bias=False)
+    return True
+
+
+def outline_bytes(model: nn.Module, precisions: Precisions, dtype: torch.dtype) -> int:
+    """Return the bytes that the weights of a model without values will take; its layers are replaced."""
+    if precisions.text is not None:
+        give_head(model)
+    replace_layers(model, layers_of(model, precisions))
+    return sum(
+        value.numel() * (value.element_size() if name.rpartition(".")[2] in _PARTS else dtype.itemsize)
+        for name, value in model.state_dict().items()
+    )
+
+
+def load_stored(
+    files: Iterable[Path], model: nn.Module, precisions: Precisions, device: torch.device | str, dtype: torch.dtype
+) -> None:
+    """Give a model without values those of files in photonlite's own form; CheckpointError for unusable files."""
+    replace_layers(model, layers_of(model, precisions))
+    expected = model.state_dict()
+    found = {info.name: info for info in read_headers(files)}
+    check_tensors(found, {name: tuple(value.shape) for name, value in expected.items()})
+    state = {}
+    for name, (info, mapped) in zip(found, read_tensors(found.values()), strict=True):
+        kept = expected[name].dtype if name.rpartition(".")[2] in _PARTS else dtype
+        if kept != dtype and mapped.dtype != kept:
+            raise CheckpointError(f"{name} in {info.file} has type {info.dtype}, where {kept} is expected")
+        state[name] = torch.empty(mapped.shape, dtype=kept, device=device).copy_(mapped)
+    give_values(model, state, device, dtype)
+
+
+def obstacle(module: nn.Module) -> str | None:
+    """Return what keeps kernels that take matrices from a part of a model, if it has quantised layers."""
+    found = next((one for one in module.modules() if isinstance(one, QuantisedLinear)), None)
+    return None if found is None else f"its weights are in {found.precision}"
+
+
+def refuse_fp8(model: nn.Module) -> None:
+    """Raise SettingsError for a model whose products cannot be those of e4m3 numbers."""
+    if (reason := obstacle(model)) is not None:
+        raise SettingsError(
+            f"engine setting 'fp8_linears' is on, but the model cannot multiply in FP8, because {reason}: leave it off"
+        )
+
+
+class QuantisedLinear(nn.Module):
+    """A linear layer whose weight is quantised: `values`, `scale` and, of int4, `shift`.
+
+    On the CPU :meth:`prepare` hands the weight over to a product that may store it in another form.
+    """
+
+    def __init__(self, shape: tuple[int, int], precision: Precision, *, bias: bool) -> None:
+        super().__init__()
+        self.out_features, self.in_features = shape
+        self.precision = precision
+        like = empty(shape, precision, "meta")
+        for name in _PARTS:
+            value = getattr(like, name)
+            self.register_parameter(name, None if value is None else nn.Parameter(value, requires_grad=False))
+        self.bias = nn.Parameter(torch.empty(shape[0]), requires_grad=False) if bias else None
+        self._product: HostProduct | None = None
+
+    @classmethod
+    def of(cls, linear: nn.Linear, precision: Precision) -> QuantisedLinear:
+        """Quantise a layer that has its values."""
+        shape = linear.out_features, linear.in_features
+        layer = cls(shape, precision, bias=linear.bias is not None)
+        for name, value in _tensors(quantise(linear.weight.detach(), precision)).items():
+            setattr(layer, name, nn.Parameter(value, requires_grad=False))
+        layer.bias = linear.bias
+        return layer
+
+    @property
+    def stored(self) -> QuantisedWeight:
+        """The weight, before :meth:`prepare`."""
+        return QuantisedWeight(*(getattr(self, name) for name in _PARTS))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight as a matrix, computed anew."""
+        dtype = torch.float32 if self.bias is None else self.bias.dtype
+        return dequantise(self.stored, dtype) if self._product is None else self._product.matrix(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self._product is None:
+            return functional.linear(x, dequantise(self.stored, x.dtype), self.bias)
+        out = self._product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
+        return out if self.bias is None else out + self.bias
+
+    def prepare(self, dtype: torch.dtype) -> None:
+        """Choose how the CPU multiplies, by measurement."""
+        weight = self.stored
+        self._product = HostProduct(weight, measure(weight.precision, dtype))
+        for name in _PARTS:
+            setattr(self, name, None)
+
+
+class WeightStore:
+    """Takes the parameters of a model as they are read, part by part, and quantises those of some layers.
+
+    Args:
+        model: Without values.
+        layers: Precisions of layers, by name.
+        device: Where the model will be.
+        dtype: Of what is not quantised.
+    """
+
+    def __init__(
+        self, model: nn.Module, layers: Mapping[str, Precision], device: torch.device | str, dtype: torch.dtype
+    ) -> None:
+        self._layers, self._device, self._dtype = layers, device, dtype
+        self._shapes = {name: value.shape for name, value in model.state_dict().items()}
+        self._state: dict[str, Tensor] = {}
+        self._model = model
+        replace_layers(model, layers)
+
+    def put(self, name: str, value: Tensor, rows: slice = slice(None), dtype: torch.dtype | None = None) -> None:
+        """Store some rows of a parameter, all by default, in the model's type or another; may raise CheckpointError."""
+        layer = name.removesuffix(".weight")
+        if layer in self._layers and layer != name:
+            try:
+                self.put_quantised(layer, quantise(value.to(self._device), self._layers[layer]), rows)
+            except ValueError as cause:
+                raise CheckpointError(f"{name}: {cause}") from cause
+            return
+        if name not in self._state:
+            self._state[name] = torch.empty(self._shapes[name], dtype=dtype or self._dtype, device=self._device)
+        self._state[name][rows].copy_(value)
+
+    def put_quantised(self, layer: str, weight: QuantisedWeight, rows: slice = slice(None)) -> None:
+        """Store some rows of a layer's weight."""
+        if f"{layer}.values" not in self._state:
+            whole = empty(self._shapes[f"{layer}.weight"], weight.precision, self._device)
+            self._state |= {f"{layer}.{part}": value for part, value in _tensors(whole).items()}
+        for part, value in _tensors(weight).items():
+            self._state[f"{layer}.{part}"][rows].copy_(value)
+
+    def fill(self) -> None:
+        """Give the model its values, in evaluation mode and without gradients."""
+        give_values(self._model, self._state, self._device, self._dtype)
+
+
+def replace_layers(model: nn.Module, layers: Mapping[str, Precision]) -> None:
+    """Replace linear layers without values by quantised ones; SettingsError where a precision does not suit one."""
+    for name, precision in layers.items():
+        parent, _, child = name.rpartition(".")
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear), f"{name} is no linear layer"
+        shape = linear.out_features, linear.in_features
+        try:
+            with torch.device("meta"):
+                layer = QuantisedLinear(shape, precision, bias=linear.bias is not None)
+        except ValueError as cause:
+            raise SettingsError(f"{name} cannot have weights in {precision}: {cause}; use int8 or fp8") from cause
+        setattr(model.get_submodule(parent), child, layer)
+
+
+def give_values(model: nn.Module, state: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> None:
+    """Give a model its values, in evaluation mode and without gradients."""
+    model.load_state_dict(state, assign=True)
+    model.requires_grad_(False).eval()
+
+
+def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Convert quantised layers, one by one, to what a device multiplies with."""
+    if device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, QuantisedLinear):
+                module.prepare(dtype)
+
+
+def _tensors(weight: QuantisedWeight) -> dict[str, Tensor]:
+    return {name: value for name in _PARTS if (value := getattr(weight, name)) is not None}

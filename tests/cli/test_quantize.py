@@ -1,0 +1,63 @@
+"""`photonlite quantize`: a folder that loads, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+import photonlite
+from photonlite.cli import main
+from photonlite.errors import SettingsError
+from photonlite.models.loading import resolve
+from tests.tiny import GOLDEN
+
+
+def test_a_folder_is_written_that_the_other_commands_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "small"
+    assert main(["quantize", str(GOLDEN), str(out), "--vision-weights", "int8"]) == 0
+    printed = capsys.readouterr()
+
+    assert printed.out.strip() == str(out)
+    assert "MB; to use it" in printed.err
+    assert str(resolve(out).stored) == "text in int4 and vision in int8"
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (out, GOLDEN)]
+    assert sizes[0] < 0.75 * sizes[1]  # most of this one is heads of numbers, which stay
+    assert main(["quantize", str(GOLDEN), str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--weights", "fit"], "invalid choice: 'fit'"),
+        (["--weights", "auto"], "nothing is to be quantised"),
+        (["--dtype", "int8"], "invalid choice"),
+        (["--device", "cuda"], "unrecognized arguments: --device"),
+    ],
+)
+def test_what_cannot_be_written_is_an_error(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quantize", str(GOLDEN), str(tmp_path / "out"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_precisions_that_depend_on_the_machine_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="depends on the machine"):
+        photonlite.quantize(GOLDEN, tmp_path / "out", weights="fit")
+
+
+def test_skills_take_precisions(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [
+        "detect",
+        "assets/desk.png",
+        "banana",
+        "--weights",
+        "int8",
+        "--vision-weights",
+        "int8",
+        "--device",
+        "cpu",
+    ]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count('"label": "banana"') == 2
