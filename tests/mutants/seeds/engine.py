@@ -97,8 +97,8 @@ MUTANTS = [
         "engine/core.py",
         """            if sequence.finalized:
                 zombies += 1
-            elif not _starts_again(row):""",
-        "            if not _starts_again(row):",
+            elif not row.is_void:""",
+        "            if not row.is_void:",
         CORE,
     ),
     Mutant(
