@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from photonlite.scheduler.queues import RunningSet
 
 
+_FORGOTTEN = 0.01
+"""Share of a copy's time that is forgotten each time it is too long, as nothing is measured meanwhile."""
+
+
 class GivenWay(NamedTuple):
     """What became of a sequence that had to give its pages back, and why; seconds by measured rates."""
 
@@ -77,6 +81,7 @@ class SwapSpace:
             why = f"it has {pages} pages, and host memory has room for {self.places.free}"
         elif swap_s > recompute_s:
             why = "computing it again takes less time than copying it"
+            self.page_s = (1 - _FORGOTTEN) * (self.page_s or 0.0)
         else:
             self.given_way.append(GivenWay(sequence.number, "swap", "copying takes less time", swap_s, recompute_s))
             return True
