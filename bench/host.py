@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.bubble.report import table
 from bench.gpu.page import Page
 from bench.gpu.samples import Sample
-from photonlite.batch import EncodeJob, Step
+from photonlite.batch import EncodeJob, Step, Transfer
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
@@ -68,6 +68,12 @@ class ReadyExecutor:
     def collect(self, step: Step) -> list[Token | Exception | None]:
         place = (step.rows[0].index or 0) % len(self._tokens)  # all rows were prefilled together
         return [self._tokens[place]] * len(step.rows)
+
+    def transfer(self, transfer: Transfer) -> None:
+        raise AssertionError("no host memory is there to swap to")
+
+    def transferred(self, transfer: Transfer, *, wait: bool) -> bool:
+        raise AssertionError("no host memory is there to swap to")
 
     def forget(self, job: EncodeJob) -> None:
         pass

@@ -92,6 +92,11 @@ class BatchItem:
         """Whether it begins behind a leading image whose stored keys and values are written to its pages first."""
         return self.start > 0 and any(job.has_pages for job in self.jobs)
 
+    @property
+    def is_void(self) -> bool:
+        """Whether a prompt read an image for which memory was short, so that its token does not count."""
+        return self.sequence.preempting and any(job.failed for job in self.jobs)
+
 
 @dataclass(eq=False, slots=True)
 class ScheduledBatch:
@@ -145,8 +150,23 @@ class Step:
         return self.plan.rows
 
 
+@dataclass(eq=False, slots=True)
+class Transfer:
+    """Pages of a sequence that are copied to host memory or back, with what the pending table has of it."""
+
+    number: int  # unique, in order
+    direction: Literal["out", "in"]
+    sequence: Sequence
+    row: int  # of the pending table
+    pages: tuple[int, ...]
+    places: tuple[int, ...]  # in host memory, from 1 on, one for each page
+    first: int  # the place of its first page, with which what the pending table has is kept
+    failure: BaseException | None = None  # on the device or before
+    device_s: float = 0.0  # known once it has ended
+
+
 class Executor(Protocol):
-    """Runs steps on a device; none of its methods waits for the device but `collect` and `close`."""
+    """Runs steps on a device; only `collect`, `close` and `transferred`, where told to, wait for the device."""
 
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass; raises where the launch itself fails."""
@@ -159,6 +179,12 @@ class Executor(Protocol):
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         """Wait for the results: a token, an error, or None for each row; raises where the step failed as a whole."""
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Queue copies of pages on a stream of their own; what fails is kept with the transfer."""
+
+    def transferred(self, transfer: Transfer, *, wait: bool) -> bool:
+        """Whether a transfer has ended, of which it then tells the time; the oldest one ends first."""
 
     def forget(self, job: EncodeJob) -> None:
         """Free an image's features once the work queued so far is done."""

@@ -104,6 +104,9 @@ class EngineConfig:
             `router_budget`. "greedy" admits whatever fits at the moment. "reserve" admits what fits if every answer
             gets as long as its limits allow: none ever gives pages back.
         router_budget: The budget at start, as a share of the positions that the KV cache holds; from 0 to 1.5.
+        swap_bytes: Host memory, allocated at start and page-locked on CUDA, for keys and values of requests that had to
+            give their pages back: they go on later without computing anything twice, where copying is quicker. 0
+            computes them again.
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
             a baseline to measure against, and the way round a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
@@ -156,6 +159,7 @@ class EngineConfig:
     forced_runs: bool = True
     router: RouterRule = "adaptive"
     router_budget: float = setting(1.0, above=0, most=1.5)
+    swap_bytes: int = setting(0, least=0)
     fused: bool = True
     fp8_linears: bool = False
     cpu_threads: int | None = setting(None, least=1)
@@ -177,6 +181,10 @@ class EngineConfig:
         if self.fp8_linears and self.tensor_parallel > 1:
             raise SettingsError(
                 "engine setting 'fp8_linears' is True: it must be False where 'tensor_parallel' is above 1"
+            )
+        if self.swap_bytes and self.tensor_parallel > 1:
+            raise SettingsError(
+                f"engine setting 'swap_bytes' is {self.swap_bytes}: it must be 0 where 'tensor_parallel' is above 1"
             )
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
@@ -215,6 +223,7 @@ class EngineSettings(TypedDict, total=False):
     forced_runs: bool
     router: RouterRule
     router_budget: float
+    swap_bytes: int
     fused: bool
     fp8_linears: bool
     cpu_threads: int | None

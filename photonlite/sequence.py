@@ -210,7 +210,8 @@ class Timeline:
     preprocess_s: float = 0.0
     encode_s: float = 0.0
     prefill_s: float = 0.0
-    preemptions: int = 0
+    preemptions: int = 0  # times that it gave its pages back and was computed again
+    swaps: int = 0  # times that its pages were moved to host memory
 
     @property
     def queue_s(self) -> float:

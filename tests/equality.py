@@ -281,9 +281,11 @@ class Scene:
             for asked in self.asked
         ]  # fmt: skip
 
-    def answers(self, depth: int, *, runs: bool) -> Iterator[tuple[Asked, Collector]]:
+    def answers(self, depth: int, *, runs: bool, swaps: bool = False) -> Iterator[tuple[Asked, Collector]]:
         """Run all requests on the engine at once; returns each with its outcome."""
-        config = EngineConfig(depth=depth, forced_runs=runs, kv_cache_bytes=self._cache_bytes(), **self.options)
+        swap_bytes = 4 * (self._cache_bytes() or 0) if swaps else 0
+        memory = {"kv_cache_bytes": self._cache_bytes(), "swap_bytes": swap_bytes}
+        config = EngineConfig(depth=depth, forced_runs=runs, **memory, **self.options)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
         for asked in self.asked:
@@ -339,10 +341,13 @@ def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, 
 def check(scene: Scene, name: str) -> dict[str, int]:
     """As `check_scene`, of a scene that a name tells from others in messages."""
     expected = scene.expected()
-    seen = {"tokens": 0, "cancelled": 0, "preemptions": 0, "zombies": 0, "hits": 0, "encodes": 0, "forced": 0}
-    for depth, runs in ((1, True), (2, True), (2, False)):
-        for (asked, got), wanted in zip(scene.answers(depth, runs=runs), expected, strict=True):
-            where = f"{name}, depth {depth}, runs {runs}, {asked}"
+    seen = dict.fromkeys(("tokens", "cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced"), 0)
+    ways = [(1, True, False), (2, True, False), (2, False, False)]
+    if scene.pages is not None:
+        ways += [(1, True, True), (2, True, True)]
+    for depth, runs, swaps in ways:
+        for (asked, got), wanted in zip(scene.answers(depth, runs=runs, swaps=swaps), expected, strict=True):
+            where = f"{name}, depth {depth}, runs {runs}, swaps {swaps}, {asked}"
             assert got.ends == 1, where
             error = None if got.sequence is None else got.sequence.error
             if isinstance(error, RequestCancelledError) and asked.cancel_at is not None:
@@ -357,6 +362,7 @@ def check(scene: Scene, name: str) -> dict[str, int]:
                 np.testing.assert_allclose(token.scores, other.scores, atol=1e-5, err_msg=where)
         seen["tokens"] += scene.metrics.tokens
         seen["preemptions"] += scene.metrics.preemptions
+        seen["swaps"] += scene.metrics.swaps
         seen["zombies"] += scene.metrics.zombie_rows * (depth == 2)
         seen["hits"] += scene.metrics.prefix_hits
         seen["encodes"] += scene.metrics.steps["encode"]

@@ -16,7 +16,8 @@ def check(seeds: range, kv_dtype: KvDtype = "auto") -> None:
         seen.update(check_scene(seed, COUNT, kv_dtype))
     # Scenes that never cancel, pre-empt or hit would prove nothing.
     assert all(
-        seen[name] > len(seeds) // 4 for name in ("cancelled", "preemptions", "zombies", "hits", "encodes", "forced")
+        seen[name] > len(seeds) // 4
+        for name in ("cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced")
     ), seen
 
 

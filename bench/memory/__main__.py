@@ -18,7 +18,7 @@ from statistics import fmean
 from bench.bubble.report import table
 from bench.gpu.page import Page
 from bench.gpu.samples import Sample
-from bench.memory.load import LENGTHS, MAX_CONTEXT, MAX_TOKENS, Answer, Lengths, Memory, Seen, Words
+from bench.memory.load import LENGTHS, MAX_CONTEXT, MAX_TOKENS, PAGE, Answer, Lengths, Memory, Seen, Words
 from bench.memory.plots import PALETTE, Line, Panel, draw
 from photonlite.config import EngineConfig, RouterRule
 from photonlite.request import Request, SamplingSettings, Token
@@ -26,17 +26,18 @@ from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.router import Router
 from photonlite.sequence import Sequence as EngineSequence
 
-SHARES = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
+SHARES = (0.8, 1.0, 1.1, 1.2, 1.35, 1.5)
 """Static budgets that are tried."""
 
-LOADS = (0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.5)
+LOADS = (0.5, 0.75, 0.9, 1.0, 1.2, 1.5)
 """Offered loads, as shares of about what the best router can answer; the last is the overload of the first table."""
 
 NOTES = f"""\
 - Log-normal lengths, inputs cut to {MAX_CONTEXT - MAX_TOKENS - 1:,} and answers to {MAX_TOKENS:,} tokens, which is also
   what each request sets as its limit; Moondream 2's shape in bfloat16, pages of 16 positions.
-- tokens/s: of answers, each counted once. Given back: how often an answer lost its pages. Pages: mean share in use.
-- ms a token: from the request's arrival to its end, for each token of the answer, at a load of 0.9.
+- tokens/s: of answers, each counted once. Given back: how often an answer lost its pages, and how many of these times
+  they were swapped, over a bus of 50 GB/s. Pages: mean share in use.
+- ms a token: from the request's arrival to its end, for each token of the answer, at the load nearest to 0.9.
 - Peak: predicted / true peak of forecasts whose sequences have all ended, and the mean distance from 1.
 - Article: the adaptive rule with its steps of + 100 and - 1,000 positions in place of shares and factors."""
 
@@ -59,11 +60,12 @@ class Way:
     rule: RouterRule
     share: float = 1.0
     article: bool = False
+    swaps: bool = False
 
 
 ADAPTIVE, ARTICLE = Way("adaptive", "adaptive"), Way("article", "adaptive", article=True)
 GREEDY, RESERVE = Way("greedy", "greedy"), Way("reserve", "reserve")
-STATIC = tuple(Way(f"static {share:g}", "static", share) for share in SHARES)
+SWAPS = Way("greedy + swap", "greedy", swaps=True), Way("adaptive + swap", "adaptive", swaps=True)
 
 
 def make_limits(lengths: Lengths, way: Way) -> Limits:
@@ -71,7 +73,7 @@ def make_limits(lengths: Lengths, way: Way) -> Limits:
     return Limits(
         rows, 2 * rows, config.max_prefill_tokens, config.max_crops, max_positions=MAX_CONTEXT,
         launch_budget_s=config.launch_budget_s, max_pause_s=config.max_pause_s, router=way.rule,
-        router_budget=way.share,
+        router_budget=way.share, swap_pages=2 * lengths.positions // PAGE if way.swaps else 0,
     )  # fmt: skip
 
 
@@ -115,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="virtual seconds of each load, after a warm-up")
+    parser.add_argument("--seconds", type=float, default=10.0, help="virtual seconds of each load, after a warm-up")
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="of the plots; the last is the overload")
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="static budgets")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="lengths with one of these words in their names")
@@ -147,7 +149,7 @@ Curves = dict[tuple[Lengths, Way, float], Seen]
 
 
 def _overload(pool: ProcessPoolExecutor, chosen: Sequence[Lengths], options: argparse.Namespace) -> Runs:
-    ways = (GREEDY, RESERVE, ADAPTIVE, ARTICLE, *map(static, options.shares))
+    ways = (GREEDY, RESERVE, ADAPTIVE, ARTICLE, *SWAPS, *map(static, options.shares))
     futures = {
         (one, way): pool.submit(run, one, way, options.loads[-1], options.seconds)
         for one, way in product(chosen, ways)
@@ -171,7 +173,7 @@ def _table(chosen: Sequence[Lengths], overload: Runs, curves: Curves, best: dict
     near = min((load for _, _, load in curves), key=lambda load: abs(load - 0.9))
     for one in chosen:
         greedy, top = overload[one, GREEDY].rate, overload[one, static(best[one])].rate
-        for way in (GREEDY, RESERVE, static(best[one]), ARTICLE, ADAPTIVE):
+        for way in (GREEDY, RESERVE, static(best[one]), ARTICLE, ADAPTIVE, *SWAPS):
             seen, cells = overload[one, way], ["", ""]
             calm = curves.get((one, way, near))
             if calm is not None and calm.latencies:
@@ -179,7 +181,7 @@ def _table(chosen: Sequence[Lengths], overload: Runs, curves: Curves, best: dict
                 cells = [f"{1e3 * fmean(calm.latencies):.1f}", f"{1e3 * sample.p99:.0f}"]
             name = f"{one.name}: {one.kv_cache_bytes / 2**30:.1f} GiB, batch {one.max_batch}"
             figures = [f"{seen.rate:,.0f}", f"{seen.rate / greedy:.3f}", f"{seen.rate / top:.3f}"]
-            given = f"{seen.victims / max(1, seen.answers):.3f}"
+            given = f"{seen.victims / max(1, seen.answers):.3f} ({seen.swaps / max(1, seen.victims):.0%})"
             used = fmean(used for _, _, used, _ in seen.timeline) / one.positions
             rows.append([name if way is GREEDY else "", way.name, *figures, given, f"{used:.1%}", *cells, _peak(seen)])
     columns = ["tokens/s", "of greedy", "of best static", "given back", "pages", "ms a token", "p99", "peak (error)"]

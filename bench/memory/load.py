@@ -71,7 +71,9 @@ class MemoryCosts(Costs):
         return (_STEP_MS + _ROW_MS * len(step.rows) + _POSITION_MS * positions) / 1e3
 
 
-COSTS = MemoryCosts(H200.encode, H200.prefill, H200.decode, H200.finalize, H200.host)
+_BUS = 50e9  # bytes a second between page-locked memory and the card
+
+COSTS = MemoryCosts(H200.encode, H200.prefill, H200.decode, H200.finalize, H200.host, PAGE * POSITION_BYTES / _BUS)
 
 
 class Words:
@@ -102,7 +104,8 @@ class Seen:
     gaps: list[float] = field(default_factory=list)
     forecasts: list[tuple[float, float]] = field(default_factory=list)  # predicted and true peaks
     timeline: list[tuple[float, float, float, int]] = field(default_factory=list)  # time, budget, used, running
-    victims: int = 0
+    victims: int = 0  # times that sequences gave their pages back, and how many of these were swapped
+    swaps: int = 0
     seconds: float = 0.0
 
     @property
@@ -130,15 +133,22 @@ class Memory:
     def run(self, seconds: float, *, warm_up_s: float = 0.0) -> Seen:
         """Let time pass; what happens in the warm-up does not count."""
         self._run_until(self.runner.now + warm_up_s)
-        self.seen, victims, start = Seen(), self._victims(), self.runner.now
+        self.seen, start = Seen(), self.runner.now
+        computed, swapped = self._given_back()
         self._run_until(start + seconds)
-        self.seen.victims = self._victims() - victims
+        computed_again, swaps = self._given_back()
+        self.seen.swaps = swaps - swapped
+        self.seen.victims = self.seen.swaps + computed_again - computed
         self.seen.seconds = self.runner.now - start
         return self.seen
 
-    def _victims(self) -> int:
-        open_ = sum(one.times.preemptions for one in self.core.open)
-        return self.core.metrics.preemptions + open_
+    def _given_back(self) -> tuple[int, int]:
+        """Count how often sequences were to be computed again, and how often they were swapped."""
+        metrics, times = self.core.metrics, [one.times for one in self.core.open]
+        return (
+            metrics.preemptions + sum(one.preemptions for one in times),
+            metrics.swaps + sum(one.swaps for one in times),
+        )
 
     def _run_until(self, end: float) -> None:
         router, tick = self.router, 0

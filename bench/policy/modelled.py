@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from photonlite.batch import EncodeJob, Step
+from photonlite.batch import EncodeJob, Step, Transfer
 from photonlite.request import Allowed, Token
 
 WORD = Token(20)
@@ -25,6 +25,7 @@ class Costs:
         decode: By rows.
         finalize: By rows.
         host: Of the host, for each kind of launch: planning, launching and committing it, sampling included.
+        page_s: Seconds to copy a page to host memory or back.
     """
 
     encode: Curve
@@ -32,6 +33,7 @@ class Costs:
     decode: Curve
     finalize: Curve
     host: Mapping[str, float] = field(default_factory=dict)
+    page_s: float = 0.0
 
     def device_s(self, step: Step) -> float:
         """Return the seconds that a step's forward pass takes."""
@@ -91,7 +93,8 @@ class ModelledRunner:
     def __init__(self, costs: Costs) -> None:
         self.now = 0.0
         self._costs = costs
-        self._device_free = 0.0
+        self._device_free = self._bus_free = 0.0
+        self._arrivals: dict[Transfer, float] = {}
         self._ends: dict[int, float] = {}
         self.clear_counts()
 
@@ -116,6 +119,18 @@ class ModelledRunner:
         """Wait for it."""
         self.now = max(self.now, self._ends.pop(step.number))
         return [None if row.index is None else WORD for row in step.rows]
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Let the bus copy as soon as it is free; nothing else waits for it."""
+        transfer.device_s = len(transfer.pages) * self._costs.page_s
+        self._bus_free = self._arrivals[transfer] = max(self.now, self._bus_free) + transfer.device_s
+
+    def transferred(self, transfer: Transfer, *, wait: bool) -> bool:
+        """Wait for it, or see whether it has ended."""
+        if not wait and self._arrivals[transfer] > self.now:
+            return False
+        self.now = max(self.now, self._arrivals.pop(transfer))
+        return True
 
     def forget(self, job: EncodeJob) -> None:
         """Do nothing: nothing is kept."""

@@ -84,9 +84,7 @@ class CacheManager:
         source = chain[-1].tail if chain else None
         if source is not None and start == sequence.num_tokens:
             shared, source = [*shared, source], None
-        # The last token of all is never fed back, so the position behind it needs no room.
-        room = max(sequence.num_tokens, min(sequence.num_tokens + 1, sequence.longest))
-        fresh = self.pages.pages_for(room) - len(shared)
+        fresh = self.pages.pages_for(_room(sequence)) - len(shared)
         spare = self.pages.free + self.prefix.idle_pages_without(chain) - fresh
         if spare < 0:
             return None
@@ -100,6 +98,28 @@ class CacheManager:
         copies = () if source is None else (PageCopy(source, sequence.pages[start // size]),)
         saves = self._register(sequence, new, chain, taken[fresh:]) if links else []
         return start, copies, tuple(saves)
+
+    def readmit(self, sequence: Sequence) -> int | None:
+        """Allocate pages for a sequence whose keys and values are kept elsewhere; None, with nothing changed, if short.
+
+        Returns how many of its first pages the cache still had.
+        """
+        keys = (link.key for link in self._check_new(sequence))
+        chain = self.prefix.ready_chain(keys, sequence.num_computed_tokens)
+        shared = [page for block in chain for page in block.pages]
+        fresh = self.pages.pages_for(_room(sequence)) - len(shared)
+        if self.pages.free + self.prefix.idle_pages_without(chain) < fresh:
+            return None
+        self.prefix.touch(chain)
+        self.pages.retain(shared)
+        sequence.pages, sequence.shared_pages = shared + self._allocate(fresh), len(shared)
+        self._chains[sequence.number] = chain
+        return len(shared)
+
+    def shared_positions(self, sequence: Sequence) -> int:
+        """Return how many leading positions of an admitted sequence the cache keeps for others too."""
+        chain = takewhile(lambda block: block.users > 1, self._chains.get(sequence.number, ()))
+        return max((block.end for block in chain), default=0)
 
     def cached_pages(self, sequence: Sequence) -> int:
         """Return how many pages the cache has ready for a sequence that may be admitted."""
@@ -233,6 +253,11 @@ class CacheManager:
 def _root(sequence: Sequence) -> bytes:
     """Return the key of a sequence's empty prefix; those of images have the adapter in their own keys."""
     return text_root(sequence.cache_salt, sequence.adapter_key)
+
+
+def _room(sequence: Sequence) -> int:
+    """Return the known positions of a sequence and the next one; the last token of all is never fed back."""
+    return max(sequence.num_tokens, min(sequence.num_tokens + 1, sequence.longest))
 
 
 def _block_end(sequence: Sequence) -> int:

@@ -1,9 +1,10 @@
-"""The interface of a device: three streams, events that tie them together, and host memory that copies can read.
+"""The interface of a device: streams, events that tie them together, and host memory that copies can read.
 
 ```
 upload    ── copy meta ──●                      ── copy masks ──●
 compute                  └─ forward ────────────────────────────└─ finalize ──●
 download                                                                      └─ copy results ──● host waits here
+swap      ── copy pages of sequences that no step carries ──● the host asks now and then
 ```
 
 Work on one stream runs in order; streams synchronise only at events, those of their own device. After `close`, streams
@@ -43,7 +44,7 @@ class Stream(Protocol):
 
 
 class Device(Protocol):
-    """One device and its streams: all forward passes in order, copies to the device, copies to the host."""
+    """One device and its streams: all forward passes in order, copies to the device, copies to the host, swaps."""
 
     @property
     def compute(self) -> Stream: ...
@@ -51,6 +52,8 @@ class Device(Protocol):
     def upload(self) -> Stream: ...
     @property
     def download(self) -> Stream: ...
+    @property
+    def swap(self) -> Stream: ...
     def event(self) -> Event: ...
 
     def time_of(self, event: Event) -> float:

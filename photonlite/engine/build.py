@@ -28,9 +28,11 @@ from photonlite.runner.images import GraphedEncoder
 from photonlite.runner.memory import (
     GRAPH_BYTES,
     MemoryPlan,
+    bytes_of_page,
     cpu_cache_bytes,
     device_memory,
     estimate_graph_bytes,
+    longest_pages,
     measure_activations,
     plan_memory,
 )
@@ -39,6 +41,7 @@ from photonlite.runner.ranks.team import Team
 from photonlite.runner.slots import SlotShape
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.runner.stored_images import ImageKeeper
+from photonlite.runner.swap import staging_pages, swap_places
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
 from photonlite.scheduler.scheduler import Scheduler
@@ -102,8 +105,16 @@ def _build(
         return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread, keeper=keeper)
 
     graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
+    page_bytes = bytes_of_page(model.shape, kv.dtype, config.page_size)
+    # Before anything large is allocated: what does not fit is refused at once.
+    places = swap_places(config.swap_bytes, page_bytes, longest_pages(model.shape, config.page_size))
+    if places and where.type == "cuda":
+        graph_bytes += staging_pages(page_bytes) * page_bytes
     memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner, team)
     model_runner = make_runner(memory.pages)
+    if places:
+        model_runner.reserve_swap(places)
+        _logger.info("Swap: %d pages, %.2f GiB of host memory", places, places * page_bytes / 2**30)
     stored = str(kv.dtype).removeprefix("torch.")
     _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
     if capturer is not None and graphs is not None:
@@ -126,6 +137,7 @@ def _build(
         forced_runs=config.forced_runs,
         router=config.router,
         router_budget=config.router_budget,
+        swap_pages=places,
     )
     execute = StepExecutor if team is None else partial(TeamExecutor, team)
     runner = execute(device, model_runner, config.depth, tracer)

@@ -15,8 +15,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from photonlite.batch import BatchItem, Executor, ScheduledBatch, Step
+from photonlite.batch import Executor, ScheduledBatch, Step
 from photonlite.engine.faults import is_shortage, may_be_split, request_error, step_error
+from photonlite.engine.transfers import Transfers
 from photonlite.errors import EngineDiedError, RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
@@ -59,12 +60,13 @@ class EngineCore:
         self.open_realtime = 0
         self._clock = clock
         self._ended = 0
+        self.transfers = Transfers(scheduler, runner, self.metrics, self.tracer)
         self._strikes = 0  # steps that have failed in a row
         self._failed_images: frozenset[str] = frozenset()  # of the last of them
 
     @property
     def idle(self) -> bool:
-        return not self.open and self.pipeline.oldest is None
+        return not self.open and self.pipeline.oldest is None and not self.transfers.open
 
     def submit(self, sequence: Sequence) -> None:
         self.scheduler.submit(sequence, self._clock())
@@ -106,11 +108,15 @@ class EngineCore:
         Raises an EngineDiedError if steps keep failing.
         """
         ended, oldest = self._ended, self.pipeline.oldest
+        moved = self.transfers.finish(wait=False)
         batch = self._plan()
+        self.transfers.start()
         step = self._launch(batch)
         self._commit(step)
         self._finalize(step)
-        return batch is not None or oldest is not None or self._ended > ended
+        if batch is None and oldest is None:
+            moved |= self.transfers.finish(wait=True)
+        return batch is not None or oldest is not None or self._ended > ended or moved
 
     def _plan(self) -> ScheduledBatch | None:
         notes: dict[str, float] = {}
@@ -201,7 +207,7 @@ class EngineCore:
             sequence.release()
             if sequence.finalized:
                 zombies += 1
-            elif not _starts_again(row):
+            elif not row.is_void:
                 if prefill_s:
                     sequence.times.prefill_s += prefill_s
                 if not isinstance(outcome, Token):
@@ -408,8 +414,3 @@ class EngineCore:
 
 def _no_adapters(load: AdapterLoad) -> None:
     raise AssertionError(f"adapter {load.adapter.name!r} was asked for, and this engine has no adapters")
-
-
-def _starts_again(row: BatchItem) -> bool:
-    """Whether a prompt read an image for which memory was short, so that its token is void."""
-    return row.sequence.preempting and any(job.failed for job in row.jobs)

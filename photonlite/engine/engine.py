@@ -142,6 +142,7 @@ class Engine:
         for name, count in scheduler.running.router.figures().items():
             setattr(metrics, f"pages_{name}", count)
         metrics.running, metrics.waiting = len(scheduler.running), scheduler.num_waiting
+        metrics.swapped = len(scheduler.running.swap)
         metrics.in_flight = len(self._core.pipeline.in_flight)
         metrics.open_realtime = self._core.open_realtime
         metrics.open_bulk = max(0, len(self._core.open) - metrics.open_realtime)

@@ -131,6 +131,9 @@ class EngineMetrics:
     prefix_misses: int = 0  # images that had to be encoded, or whose embeddings were stored
     images_restored: int = 0  # whose stored embeddings were copied to the device in place of an encoding
     preemptions: int = 0  # sequences that gave their pages back and started again
+    swaps: int = 0  # sequences whose pages were moved to host memory
+    pages_swapped_out: int = 0
+    pages_swapped_in: int = 0
     zombie_rows: int = 0  # rows of steps that carried a finished sequence
     padding_rows: int = 0  # rows that filled a batch up to a captured size
     graph_replays: int = 0  # steps that ran as a CUDA graph
@@ -149,6 +152,7 @@ class EngineMetrics:
     page_bytes: int = _gauge()  # of all layers; with several ranks on each of them
     tensor_parallel: int = _gauge(1)  # ranks that run the model
     running: int = _gauge()  # sequences admitted
+    swapped: int = _gauge()  # sequences whose pages are in host memory, or on their way
     waiting: int = _gauge()  # sequences not yet admitted
     in_flight: int = _gauge()  # steps launched and not committed
     open_realtime: int = _gauge()  # waiting or running
@@ -162,6 +166,7 @@ class EngineMetrics:
         """Count a request that has ended, with its times if it has an answer."""
         times = sequence.times
         self.preemptions += times.preemptions
+        self.swaps += times.swaps
         if sequence.error is not None:
             cancelled = isinstance(sequence.error, RequestCancelledError)
             self.requests_cancelled += cancelled

@@ -13,12 +13,12 @@ rest of its work, and are raised by `launch`, `finalize` or `collect` once the f
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch, Step
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch, Step, Transfer
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
 from photonlite.grammar.decoding.grammars import MaskCache
@@ -47,6 +47,8 @@ from photonlite.runner.slots import (
     SlotShape,
 )
 from photonlite.sequence import Sequence as BatchSequence
+
+_SWAP_SPANS: Mapping[str, tuple[str, Track]] = {"out": ("swap out", "download"), "in": ("swap in", "upload")}
 
 _ANCHORED_S = 60.0  # seconds for which the times of events stay precise to some microseconds
 
@@ -89,6 +91,9 @@ class ModelRunner(Protocol):
     # Copies the first `count` results to `slot.results`, and scores to `slot.scores`.
     def download(self, slot: Slot, count: int, variant: Variant) -> None: ...
 
+    # Copies pages, and a row of the pending table, to host memory or back, on a stream of its own.
+    def swap(self, transfer: Transfer) -> None: ...
+
     def forget(self, job: EncodeJob) -> None: ...  # drop its crops, features and embeddings
     def free_memory(self) -> None: ...  # return memory that is cached for later work only
     def close(self) -> None: ...
@@ -109,6 +114,7 @@ class StepExecutor:
         # The page tables of all rows; a launch copies the ones it needs.
         self._tables = np.zeros((shape.pending_rows, shape.max_pages), np.int32)
         self._written = [0] * shape.pending_rows
+        self._transfers: dict[Transfer, tuple[Event, Event]] = {}
         self._tracer = tracer or Tracer(enabled=False)
         self._anchored: float | None = None
         self._first_traced = 0
@@ -154,6 +160,35 @@ class StepExecutor:
             return []
         results = read_results(slot.results, len(step.rows))
         return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
+
+    def transfer(self, transfer: Transfer) -> None:
+        if transfer.direction == "in":
+            self._written[transfer.row] = 0  # the row's page table is another sequence's
+
+        def guarded() -> None:
+            try:
+                self._model_runner.swap(transfer)
+            except Exception as error:
+                transfer.failure = error
+
+        begun, ended = self._transfers[transfer] = self._device.event(), self._device.event()
+        stream = self._device.swap
+        stream.record(begun)
+        stream.run(guarded)
+        stream.record(ended)
+
+    def transferred(self, transfer: Transfer, *, wait: bool) -> bool:
+        begun, ended = self._transfers[transfer]
+        if not wait and not ended.done:
+            return False
+        ended.wait()
+        del self._transfers[transfer]
+        transfer.device_s = self._device.elapsed(begun, ended)
+        if self._tracer.enabled and self._anchored is not None:
+            start, (name, track) = self._device.time_of(begun), _SWAP_SPANS[transfer.direction]
+            args = {"sequence": transfer.sequence.number, "pages": len(transfer.pages)}
+            self._tracer.span(track, name, start, start + transfer.device_s, **args)
+        return True
 
     def forget(self, job: EncodeJob) -> None:
         self._device.compute.run(lambda: self._model_runner.forget(job))

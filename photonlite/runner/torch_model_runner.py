@@ -23,7 +23,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.columns import PENDING_COLUMNS
@@ -58,6 +58,7 @@ from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_a
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
+from photonlite.runner.swap import HostPages
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -113,6 +114,7 @@ class TorchModelRunner:
         self._keeper = keeper
         self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
         self._counters: Counters = {}
+        self._host_pages: HostPages | None = None
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
             self.coordinates: Sequence[float] = self._inputs.coordinates
@@ -226,6 +228,15 @@ class TorchModelRunner:
         if variant in WITH_SCORES:
             transfer_back(slot.scores[:count], buffers.scores[:count])
 
+    def reserve_swap(self, places: int) -> None:
+        """Allocate host memory for the pages of sequences that give way."""
+        self._host_pages = HostPages(self.cache, self._pending, places)
+
+    def swap(self, transfer: Transfer) -> None:
+        if self._host_pages is None:
+            raise AssertionError("pages are swapped, but no host memory was reserved")
+        self._host_pages.move(transfer)
+
     def forget(self, job: EncodeJob) -> None:
         self._images.forget(job)
 
@@ -246,7 +257,7 @@ class TorchModelRunner:
 
     def close(self) -> None:
         """Free the device's memory; all work must be done."""
-        self._graphs = None
+        self._graphs = self._host_pages = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
         del self._images, self._prefill, self._steps

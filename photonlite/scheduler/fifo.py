@@ -66,7 +66,7 @@ class FifoPolicy:
         self.run_cost = RunCost()
         self.adapters = AdapterSlots(limits.adapter_slots)
         self.encoder = EncoderQueue(cache, limits, self.adapters)
-        self.running = RunningSet(cache, limits, self.rank, self.requeue, self.adapters)
+        self.running = RunningSet(cache, limits, self.rank, self.requeue, self.recompute_s, self.adapters)
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
@@ -94,7 +94,21 @@ class FifoPolicy:
         return []
 
     def has_place(self, queue: WaitingQueue) -> bool:
-        return self.running.has_place
+        return self.running.has_place and not self.running.swap.has_swapped(realtime=False)
+
+    def bring_back(self) -> None:
+        """Let swapped sequences come back: before waiting ones are admitted, and when another has finished."""
+        while self.running.has_place and self.running.swap.bring_back(realtime=False):
+            pass
+
+    def recompute_s(self, sequence: Sequence) -> float:
+        """Return the seconds that computing a running sequence again takes, by measured rates; infinite without any.
+
+        What others use too stays in the cache; an image that none of them does may have to be encoded again.
+        """
+        kept = self.cache.shared_positions(sequence)
+        encode_s = sequence.times.encode_s if any(span.end > kept for span in sequence.images) else 0.0
+        return self.prompts.cost(sequence.num_tokens - kept) + encode_s
 
     def is_held_up(self, queue: WaitingQueue) -> bool:
         """Whether the prompts of a queue must leave pages and rows to another class."""
@@ -102,6 +116,8 @@ class FifoPolicy:
 
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
         """Choose the next launch and take what it needs; without `admit` only running sequences are decoded."""
+        if admit:
+            self.bring_back()
         (queue,), decoding = self.queues, self.running.decoding()
         pause = self.pause(self.pause_s(len(queue), len(decoding))) if decoding else PauseBudget()
         if not admit:
@@ -227,7 +243,7 @@ class FifoPolicy:
             if (rows or not budget.fresh) and positions + self.positions(sequence) > most:
                 break
             running = self.running
-            allowed = running.router.admits(sequence, running.sequences, running.zombies)
+            allowed = running.router.admits(sequence, running.resident, running.departing)
             admission = self.cache.admit(sequence) if allowed else None
             if admission is None:
                 queue.lacks_pages = True

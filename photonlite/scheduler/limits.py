@@ -41,6 +41,7 @@ class Limits:
     adapter_slots: int = 8  # adapters that are on the device at a time
     forced_runs: bool = True  # tokens that must follow are appended at once
     router: RouterRule = "greedy"  # decides how many sequences run at a time
+    swap_pages: int = 0  # of host memory, for sequences that gave their pages back
     router_budget: float = 1.0  # positions that these may need, as a share of the cache; see `scheduler.router`
 
 
@@ -111,10 +112,10 @@ class RunCost:
         self._run_s: float | None = None
 
     def observe_decode(self, seconds: float) -> None:
-        self._decode_s = _faded(self._decode_s, seconds)
+        self._decode_s = faded(self._decode_s, seconds)
 
     def observe_run(self, seconds: float) -> None:
-        self._run_s = _faded(self._run_s, seconds)
+        self._run_s = faded(self._run_s, seconds)
         if self._decode_s:
             self.steps = max(1.0, self._run_s / self._decode_s)
 
@@ -122,5 +123,5 @@ class RunCost:
         self.steps -= _FORGOTTEN * (self.steps - 1.0)
 
 
-def _faded(old: float | None, new: float) -> float:
+def faded(old: float | None, new: float) -> float:
     return new if old is None else old + _NEWEST * (new - old)

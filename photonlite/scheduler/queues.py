@@ -23,6 +23,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
 from photonlite.scheduler.router import Router
+from photonlite.scheduler.swap import SwapSpace
 from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
@@ -250,6 +251,7 @@ class RunningSet:
         limits: Limits,
         rank: Callable[[Sequence], Any],
         requeue: Callable[[Sequence], None],
+        recompute_s: Callable[[Sequence], float],
         adapters: AdapterSlots,
     ) -> None:
         self.sequences: list[Sequence] = []  # admitted and not finalized
@@ -258,6 +260,7 @@ class RunningSet:
         self.victims: list[Sequence] = []  # pre-empted since a sequence was last released
         self.max_batch = limits.max_batch
         self.router = Router(cache, limits)
+        self.swap = SwapSpace(self, cache, limits, recompute_s)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._cache = cache
@@ -278,7 +281,18 @@ class RunningSet:
 
         Victims come back when another sequence has finished: earlier, they would be pre-empted again.
         """
-        return len(self.sequences) < self.max_batch and bool(self.free_rows) and not (self.sequences and self.victims)
+        taken = len(self.sequences) + len(self.swap.returning)
+        return taken < self.max_batch and bool(self.free_rows) and not (self.sequences and self.victims)
+
+    @property
+    def resident(self) -> list[Sequence]:
+        """Sequences that hold pages and go on: those that run, and those whose pages are on their way back."""
+        return [*self.sequences, *self.swap.returning] if self.swap.returning else self.sequences
+
+    @property
+    def departing(self) -> list[Sequence]:
+        """Sequences that release their pages as soon as a step or a copy has ended."""
+        return [*self.zombies, *self.swap.leaving]
 
     def decoding(self) -> list[Sequence]:
         """Return the sequences that may produce another token after those of launched steps."""
@@ -291,14 +305,23 @@ class RunningSet:
 
     def start(self, sequence: Sequence) -> None:
         """Let a sequence run that has left its queue and has its pages."""
-        self.router.note_start(sequence, self.sequences)
+        self.router.note_start(sequence, self.resident)
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
         sequence.num_computed_tokens = sequence.num_tokens
         sequence.num_committed_tokens = 0
 
+    def resume(self, sequence: Sequence) -> None:
+        """Let a sequence run again whose row and pages are as they were."""
+        insort(self.sequences, sequence, key=self.rank)
+
     def finish(self, sequence: Sequence) -> None:
-        """Make a zombie of a finalized sequence: it keeps row and pages until no step carries it."""
+        """Make a zombie of a finalized sequence: it keeps row and pages until no step carries it, and no copy."""
+        if sequence in self.swap:
+            if sequence in self.swap.swapped:
+                self.swap.forget(sequence)
+                self._adapters.release(sequence)
+            return
         self.sequences.remove(sequence)
         self.router.note_change()
         self.zombies.add(sequence)
@@ -310,19 +333,30 @@ class RunningSet:
             return
         if sequence in self.zombies:
             self.zombies.remove(sequence)
-            self._release(sequence)
-            self._adapters.release(sequence)
+            self.release_ended(sequence)
             self.victims.clear()
         elif sequence.preempting:
-            self.put_back(sequence)
             sequence.preempting = False
-            sequence.times.preemptions += 1
+            if self.swap.chooses_swap(sequence):
+                self.swap.send_out(sequence)
+            else:
+                self.put_back(sequence)
+                sequence.times.preemptions += 1
+
+    def release_ended(self, sequence: Sequence) -> None:
+        """Take all that a finalized sequence has: its pages, its row, its adapter's slot."""
+        self.release(sequence)
+        self._adapters.release(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """Return a sequence to its queue as if it had not run; its tokens stay, and are recomputed."""
         self.sequences.remove(sequence)
         self.router.note_change()
-        self._release(sequence)
+        self.start_again(sequence)
+
+    def start_again(self, sequence: Sequence) -> None:
+        """Return a sequence that does not run to its queue: its tokens are computed again."""
+        self.release(sequence)
         sequence.num_computed_tokens = 0
         self.requeue(sequence)
 
@@ -348,7 +382,7 @@ class RunningSet:
     ) -> ScheduledBatch | None:
         """Plan one position of each sequence or, in a launch of runs, all that are known."""
         rows: list[BatchItem] = []
-        positions, size, count, runs = 0, self._page_size, 1, kind == "run"
+        positions, size, count, runs, leaving = 0, self._page_size, 1, kind == "run", self.swap.leaving
         for one in sequences:
             start = one.num_computed_tokens
             if runs:
@@ -356,7 +390,7 @@ class RunningSet:
                 if rows and (len(rows) >= most or positions + count > self._max_positions):
                     break
             end = start + count
-            if one.preempting or (end > len(one.pages) * size and not self._make_room(one, end)):
+            if one.preempting or (end > len(one.pages) * size and not self._make_room(one, end)) or one in leaving:
                 continue  # it has given its pages to another one, or waits for some to come free
             rows.append(BatchItem(one, start, count, one.next_index))
             one.num_computed_tokens = end
@@ -365,21 +399,21 @@ class RunningSet:
 
     def _make_room(self, sequence: Sequence, positions: int) -> bool:
         """Allocate pages for so many positions of a sequence, if need be by pre-empting the last in rank."""
-        if sequence.row is None:
+        if sequence.row is None or sequence in self.swap.leaving:
             return False  # just pre-empted
         while not self._cache.grow(sequence, positions):
-            if self.zombies or any(other.preempting for other in self.sequences):
+            if self.zombies or self.swap.leaving or any(other.preempting for other in self.sequences):
                 return False  # pages are about to be released
             victim = self.sequences[-1]
             victim.preempting = True
             self.victims.append(victim)
             self.router.note_victim()
             self.release_if_unused(victim)
-            if victim is sequence or victim.preempting:
+            if victim is sequence or victim.preempting or self.swap.leaving:
                 return False
         return True
 
-    def _release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence) -> None:
         if sequence.row is None:
             raise AssertionError(f"sequence {sequence.number} has no row to give back")
         self._cache.release(sequence)

@@ -156,11 +156,13 @@ class RealtimePolicy(FifoPolicy):
         self.urgent = WaitingQueue(self.limits.max_jobs + REALTIME_JOBS, realtime=True)
         self.queues = self.urgent, self.bulk
         self.running.rank, self.running.requeue = self.rank, self.requeue
+        self.running.swap.recompute_s = self.recompute_s
         self.arrivals = ArrivalPredictor(second)
         # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
         self._was_idle = False
+        self._overtaking_swapped = 0  # launches in a row that overtook swapped bulk sequences
         # Requests that may be given up by the measurements made so far, and how many of crops and prompts these were.
         self._may_give_up, self._measured = _GIVEN_UP, (-1, -1)
 
@@ -224,6 +226,8 @@ class RealtimePolicy(FifoPolicy):
     def plan(self, now: float, *, admit: bool) -> ScheduledBatch | None:
         decoding = self.running.decoding()
         urgent_decodes = bool(decoding) and decoding[0].realtime  # they are in the order of ranks
+        if admit:
+            self.bring_back()
         waits = len(self.urgent) > 0
         self.kept_idle_until = self.arrivals.idle_until(now, waiting=waits, bulk_waits=self.bulk_waits)
         self.bulk.lacks_pages = False
@@ -313,6 +317,8 @@ class RealtimePolicy(FifoPolicy):
         super().note_launch(queue, batch)
         realtime = queue is self.urgent
         self._overtaking_launches = self._overtaking_launches + 1 if realtime and len(self.bulk) else 0
+        swapped = self.running.swap.has_swapped(realtime=False)
+        self._overtaking_swapped = self._overtaking_swapped + 1 if realtime and swapped else 0
         if not realtime:
             self._overtaking_steps = 0
         self.arrivals.note_launch(realtime=realtime)
@@ -324,11 +330,25 @@ class RealtimePolicy(FifoPolicy):
     def has_place(self, queue: WaitingQueue) -> bool:
         """Whether one more may run; real-time sequences run up to a full batch of their own, beside bulk ones."""
         running = self.running
+        if running.swap.has_swapped(realtime=queue.realtime):
+            return False
         if queue is self.bulk:
             return running.has_place
         if len(running) and any(victim.realtime for victim in running.victims):
             return False
-        return sum(one.realtime for one in running) < running.max_batch and bool(running.free_rows)
+        taken = sum(one.realtime for one in (*running, *running.swap.returning))
+        return taken < running.max_batch and bool(running.free_rows)
+
+    def bring_back(self) -> None:
+        """Let swapped sequences come back as prompts of their class may start; bulk ones have a turn of their own."""
+        running = self.running
+        while running.has_place and running.swap.bring_back(realtime=True):
+            pass
+        due = self._overtaking_swapped >= BULK_TURN
+        if running.swap.has_swapped(realtime=True) or (self.is_held_up(self.bulk) and not due):
+            return
+        while running.has_place and running.swap.bring_back(realtime=False):
+            self._overtaking_swapped = 0
 
     def is_held_up(self, queue: WaitingQueue) -> bool:
         """Whether the other class needs the pages and rows that come free.

@@ -133,7 +133,9 @@ class Router:
             for values, value in zip(self._running, self._outlook(sequence), strict=True):
                 values.append(value)
         if self._forecast is None and self.predicted_peak:
-            members = {one: (self._held(one), len(one.tokens)) for one in (*running, sequence)}
+            # Ended ones may still be on their way back from host memory.
+            open_ = [one for one in (*running, sequence) if not one.finalized]
+            members = {one: (self._held(one), len(one.tokens)) for one in open_}
             fixed = max(0.0, self.used * self._page_size - sum(held for held, _ in members.values()))
             self._forecast = Forecast(self.predicted_peak, fixed, members, [])
 

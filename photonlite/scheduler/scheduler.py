@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sortedcontainers import SortedKeyList
 
-from photonlite.batch import EncodeJob, ScheduledBatch, Step
+from photonlite.batch import EncodeJob, ScheduledBatch, Step, Transfer
 from photonlite.cache.manager import CacheManager
 from photonlite.errors import CapacityError, DeadlineError
 from photonlite.request import IMAGE, Token
@@ -157,12 +157,15 @@ class Scheduler:
             return
         sequence.finalized = True
         sequence.preempting = False
-        if sequence.row is None:
+        if sequence.row is None and sequence not in self.running.swap:
             self.policy.queue_of(sequence).remove(sequence)
             self.adapters.release(sequence)
         else:
             self.running.finish(sequence)
         self._note_end(sequence, now)
+
+    def finish_transfer(self, transfer: Transfer) -> None:
+        self.running.swap.finish(transfer)
 
     def release_if_unused(self, sequence: Sequence) -> None:
         self.running.release_if_unused(sequence)

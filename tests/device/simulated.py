@@ -31,7 +31,7 @@ class Deadlock(AssertionError):  # noqa: N818
 
 
 class SimulatedDevice:
-    """Three streams whose operations run when the host touches the device, one at a time.
+    """Four streams whose operations run when the host touches the device, one at a time.
 
     `seed` decides temper, order and durations: the same seed and the same calls give the same run. `now` is the
     virtual clock, in seconds.
@@ -44,7 +44,8 @@ class SimulatedDevice:
         self.compute = SimulatedStream("compute", self)
         self.upload = SimulatedStream("upload", self)
         self.download = SimulatedStream("download", self)
-        self._streams = [self.compute, self.upload, self.download]
+        self.swap = SimulatedStream("swap", self)
+        self._streams = [self.compute, self.upload, self.download, self.swap]
         lagging = generator.choice(self._streams)
         self._ahead, self._eagerness = generator.choice(
             [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from photonlite.batch import EncodeJob, ScheduledBatch, Step
+from photonlite.batch import EncodeJob, ScheduledBatch, Step, Transfer
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import RouterRule
@@ -105,7 +105,11 @@ class FakeRunner:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.per_crop = self.per_position = 0.0  # seconds
+        self.per_crop = self.per_position = self.per_page = 0.0  # seconds
+        self.transfers: list[Transfer] = []
+        self.copying: list[Transfer] = []  # those that have not ended
+        self.copies_last = False  # they end only when they are waited for
+        self.failing_copies: set[int] = set()
         self.calls: list[tuple[str, int]] = []
         self.steps: list[Step] = []
         self.allowed: dict[int, list[Allowed | None]] = {}
@@ -133,6 +137,19 @@ class FakeRunner:
             None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
             for row, choice in zip(step.rows, self.allowed[step.number], strict=True)
         ]
+
+    def transfer(self, transfer: Transfer) -> None:
+        self.transfers.append(transfer)
+        self.copying.append(transfer)
+
+    def transferred(self, transfer: Transfer, *, wait: bool) -> bool:
+        if self.copies_last and not wait:
+            return False
+        assert self.copying.pop(0) is transfer
+        transfer.device_s = self.per_page * len(transfer.pages)
+        if transfer.number in self.failing_copies:
+            transfer.failure = RuntimeError(f"copy {transfer.number} fails")
+        return True
 
     def forget(self, job: EncodeJob) -> None:
         self.forgotten.append(job)
@@ -164,6 +181,7 @@ class Bench:
         max_positions: int = sys.maxsize,
         pending_rows: int | None = None,
         router: RouterRule = "greedy",
+        swap_pages: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -176,6 +194,7 @@ class Bench:
             max_pause_s=max_pause_s,
             max_positions=max_positions,
             router=router,
+            swap_pages=swap_pages,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

@@ -33,3 +33,11 @@ def in_fp8(case: Case, k_scale: float, v_scale: float) -> Case:
     """The same sequences, stored in FP8."""
     q, keys, values, table, lengths = case
     return q, quantise(keys, FP8, k_scale), quantise(values, FP8, v_scale), table, lengths
+
+
+def random_caches(layers: int, words: int, count: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """Make keys and values of nine pages, int32 ``[layers, 9, words]``, and choose some pages, int64 ``[count]``."""
+    keys, values = (
+        torch.randint(-(2**31), 2**31 - 1, (layers, 9, words), dtype=torch.int32, device=device) for _ in range(2)
+    )
+    return keys, values, torch.randperm(9, device=device)[:count]

@@ -10,6 +10,7 @@ from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram, fo
 
 GAUGES = (
     *("pages_free", "pages_cached", "pages_total", "pages_budget", "pages_predicted", "pages_forecast", "pages_peak"),
+    "swapped",
     *("page_bytes", "running", "waiting", "in_flight"),
     *("open_realtime", "open_bulk", "oldest_realtime_s", "oldest_bulk_s", "preparing", "prepared_bytes"),
 )

@@ -152,6 +152,15 @@ def test_reserve_admits_only_what_fits_at_its_longest() -> None:
     assert desk.start(5, 13)
 
 
+def test_what_ended_sequences_held_is_forgotten() -> None:
+    desk = Desk("static", usable=10)
+    assert desk.start(5, 10)
+    assert desk.start(5, 10)
+    assert not desk.start(5, 10)
+    desk.end(desk.running[0], 3)
+    assert desk.start(5, 10)
+
+
 def test_reserve_counts_sequences_that_have_ended_and_are_still_carried() -> None:
     desk = Desk("reserve", usable=10)
     assert desk.start(5, 13)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SCORES, WITH_SIZES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
@@ -131,6 +131,8 @@ class SymbolicBody:
         self.uncut: dict[int, tuple[int, ...]] = {}
         self.pages: dict[int, list[int]] = {}
         self.bank: dict[int, int] = {}
+        self.host: dict[int, list[int]] = {}  # swapped pages, by place
+        self.host_rows: dict[int, Input] = {}  # what the pending table had of their sequences
         self.closed = False
         self._prefix_length = prefix_length
         self._padded = {
@@ -285,6 +287,21 @@ class SymbolicBody:
         _RESULTS[count].pack_into(slot.results, 0, *twin.results[: count * RESULT_COLUMNS])
         if variant in WITH_SCORES:
             slot.scores[:count] = twin.scores[:count]
+
+    def swap(self, transfer: Transfer) -> None:
+        cells, size, host = self.cells, self.shape.page_size, self.host
+        for page, place in zip(transfer.pages, transfer.places, strict=True):
+            here = slice(page * size, (page + 1) * size)
+            if page == 0 or place == 0:
+                raise Violation(f"page {page} and place {place} take part in a swap")
+            if transfer.direction == "out":
+                host[place] = cells[here]
+            else:
+                cells[here] = host.pop(place)
+        if transfer.direction == "out":
+            self.host_rows[transfer.first] = self._pending[transfer.row]
+        else:
+            self._pending[transfer.row] = self.host_rows.pop(transfer.first)
 
     def forget(self, job: EncodeJob) -> None:
         self.uncut.pop(job.number, None)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from photonlite.batch import CropGroup, ScheduledBatch
+from photonlite.batch import CropGroup, ScheduledBatch, Transfer
 from photonlite.runner.sampling_params import Variant
 from photonlite.runner.slots import Slot, SlotShape
 from tests.simulation.body import SymbolicBody
@@ -74,6 +74,7 @@ class FailingBody(SymbolicBody):
         late: Callable[[], bool],
     ) -> None:
         super().__init__(shape, prefix_length, pages, sizes, spoils)
+        self.copy_fails: Callable[[], bool] = lambda: False  # tells whether a copy of pages fails
         self._fail = fail
         self._late = late
 
@@ -107,6 +108,15 @@ class FailingBody(SymbolicBody):
 
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
         self._either("download", slot, super().download, slot, count, variant)
+
+    def swap(self, transfer: Transfer) -> None:
+        late = self._late()
+        if late:
+            super().swap(transfer)
+        if self.copy_fails():
+            raise InjectedFailure(f"copy {transfer.number} fails")
+        if not late:
+            super().swap(transfer)
 
     def _either(self, kind: str, slot: Slot, work: Callable[..., None], *arguments: object, **options: object) -> None:
         if self._late():

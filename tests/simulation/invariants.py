@@ -38,7 +38,9 @@ def check(simulation: "Simulation") -> None:
     for step in steps:
         if step.rows:
             _check_step(simulation, step, carried)
-    live = [*scheduler.running, *scheduler.running.zombies]
+    swap = scheduler.running.swap
+    moving = [*swap.leaving, *swap.returning]
+    live = [*scheduler.running, *scheduler.running.zombies, *moving]
     for sequence in live:
         references = carried.pop(sequence, 0)
         if sequence.inflight_refs != references:
@@ -49,8 +51,12 @@ def check(simulation: "Simulation") -> None:
     rows.update(scheduler.running.free_rows)
     if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler.running.free_rows) != len(rows):
         raise Violation(f"rows {sorted(map(str, rows))} are shared or lost among {len(live)} sequences")
-    if len(core.open) != len(scheduler.waiting) + len(scheduler.running):
-        raise Violation(f"{len(core.open)} requests are open, but not all of them wait or run")
+    swapped = [one for one in swap if not one.finalized]
+    if len(core.open) != len(scheduler.waiting) + len(scheduler.running) + len(swapped):
+        raise Violation(f"{len(core.open)} requests are open, but not all of them wait, run or are swapped")
+    for sequence in swap.swapped:
+        if sequence.finalized or sequence.pages or sequence.row is not None or not sequence.num_computed_tokens:
+            raise Violation(f"sequence {sequence.number} is swapped, and holds {sequence.pages}")
     for sequence in scheduler.running:
         _check_running(simulation, sequence)
     for sequence in scheduler.running.zombies:
@@ -101,7 +107,9 @@ def check_adapters(simulation: "Simulation", live: list[Sequence]) -> None:
         found = f"adapter {bank.get(sequence.adapter_slot)}" if sequence.adapter_slot else ""
         if found != sequence.adapter_key:
             raise Violation(f"sequence {sequence.number} has {found!r} in its slot, not {sequence.adapter_key!r}")
-    held = {one.adapter_slot: one.adapter_key for one in (*live, *simulation.scheduler.waiting) if one.adapter_slot}
+    away = simulation.scheduler.running.swap  # with their slots
+    keepers = [one for one in (*live, *away, *simulation.scheduler.waiting) if one.adapter_slot]
+    held = {one.adapter_slot: one.adapter_key for one in keepers}
     if len(set(held.values())) != len(held) or any(number > adapters.count for number in held):
         raise Violation(f"slots are shared or unknown: {held}")
     encoding = [step for step in simulation.core.pipeline.in_flight if step.kind == "encode"]
@@ -169,7 +177,9 @@ def _check_ended(sequence: Sequence) -> None:
 def check_pages(simulation: "Simulation") -> None:
     """Count the owners of all pages."""
     owners = simulation.cache.prefix.owners()
-    for queue in (simulation.scheduler.running, simulation.scheduler.running.zombies):
+    running = simulation.scheduler.running
+    swap = running.swap
+    for queue in (running, running.zombies, swap.leaving, swap.returning):
         for sequence in queue:
             owners.update(sequence.pages)
     check_pool(simulation.pages, owners)
@@ -194,6 +204,9 @@ def check_end(simulation: "Simulation") -> None:
     if not simulation.dead:
         running = scheduler.running
         left = [list(running), scheduler.waiting, running.zombies, scheduler.encoder.jobs, core.open]
+        left += [list(running.swap), core.transfers.open, simulation.moving]
+        if running.swap.places is not None and running.swap.places.free != simulation.scenario.swap_pages:
+            raise Violation(f"of host memory only {running.swap.places.free} places came back")
         if any(left) or core.pipeline.in_flight or scheduler.adapters.held:
             raise Violation(f"these are left behind: {left}, {core.pipeline.in_flight}")
         check(simulation)

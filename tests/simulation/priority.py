@@ -112,7 +112,7 @@ class Priority:
             led = not job.leader.realtime and not self._lacks(job.leader)
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
-        if any(one.times.preemptions for one in scheduler.waiting):
+        if any(one.times.preemptions for one in scheduler.waiting) or any(scheduler.running.swap):
             return  # a pre-empted sequence waits until another one finishes
         if scheduler.running.router.refused:
             return

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from photonlite.batch import Step
+from photonlite.batch import Step, Transfer
 from tests.simulation.body import Violation
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ class Sharing:
         """Check a launch that has been planned and not yet done."""
         self._check_pages(step)
         self._check_image_bytes(step)
+
+    def transferring(self, transfer: Transfer) -> None:
+        """Note for whom pages come back from host memory."""
+        if transfer.direction == "in":
+            self._salts.update(dict.fromkeys(transfer.pages, transfer.sequence.request.cache_salt))
 
     def _check_pages(self, step: Step) -> None:
         size, seen, salts = self._simulation.scenario.page_size, self._simulation.seen, self._salts

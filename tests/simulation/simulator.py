@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from photonlite.batch import Step
+from photonlite.batch import Step, Transfer
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
@@ -112,6 +112,8 @@ class Simulation:
         self.sequences: list[Sequence] = []
         self.lent: list[Step | None] = [None, None]
         self._computed: dict[Sequence, int] = {}  # positions that launches have computed since the last prefill
+        self._prefilled: dict[Sequence, int] = {}  # how often sequences had been given up before their last prompts
+        self.moving: list[Transfer] = []  # copies of pages that have not ended
         self.failures = Failures(self.scenario.failures, self.scenario.deadly)
         self.doomed: list[Sequence] = []
         self.dead = False
@@ -214,11 +216,56 @@ class Simulation:
         self.seen["encode steps of several images"] += len(plan.groups) > 1
         self.seen["images encoded in several steps"] += any(group.first > 0 for group in plan.groups)
 
+    def transferring(self, transfer: Transfer) -> None:
+        """Check a copy of pages before it is queued."""
+        sequence, way = transfer.sequence, transfer.direction
+        if self._trace is not None:
+            self._say(f"swap {way} {name(sequence)}: pages {transfer.pages}, places {transfer.places}")
+        if sequence.inflight_refs or sequence in self.scheduler.running:
+            raise Violation(f"{name(sequence)} is copied {way} while it runs")
+        if way == "in" and any(self.pages.refcount(page) != 1 for page in transfer.pages):
+            raise Violation(f"pages {transfer.pages} come in for {sequence.number}, and others use them")
+        self.moving.append(transfer)
+        self.sharing.transferring(transfer)
+        self.seen[f"swapped {way}"] += 1
+        self.seen["pages of the cache that need not come in"] += way == "in" and sequence.shared_pages
+
+    def transferred(self, transfer: Transfer) -> None:
+        """Note that a copy has ended; where copies take no time, it always pays to keep what was computed."""
+        self.moving.remove(transfer)
+        self.seen["copies of pages that failed"] += transfer.failure is not None
+        if self.scenario.free_copies:
+            transfer.device_s = 0.0
+
+    def _check_moving(self, step: Step) -> None:
+        """Check that no page is written on its way out, nor read on its way in, and that none waiting overtakes."""
+        size = self.scenario.page_size
+        out = {page for transfer in self.moving if transfer.direction == "out" for page in transfer.pages}
+        coming = {page for transfer in self.moving if transfer.direction == "in" for page in transfer.pages}
+        for row in step.rows:
+            pages = row.sequence.pages
+            if coming.intersection(pages):
+                raise Violation(f"step {step.number} reads pages of {name(row.sequence)} that are on their way in")
+            if out.intersection(pages[row.start // size : (row.start + row.count - 1) // size + 1]):
+                raise Violation(f"step {step.number} writes pages of {name(row.sequence)} that are on their way out")
+        if any(copy.target in out | coming for copy in (*step.plan.copies, *step.plan.saves)):
+            raise Violation(f"step {step.number} copies to pages that are moving: {step.plan.copies}")
+        swapped = {one.realtime for one in self.scheduler.running.swap.swapped}
+        if step.kind == "prefill" and step.rows[0].sequence.realtime in swapped:
+            raise Violation(f"{name(step.rows[0].sequence)} is admitted before swapped sequences have come back")
+        self.seen["launches while pages move"] += bool(self.moving)
+
     def _compute(self, step: Step) -> None:
         """Check that each position is computed once, from a token that is known by then."""
+        self._check_moving(step)
         for row in step.rows:
             sequence = row.sequence
-            if step.kind != "prefill":
+            if step.kind == "prefill":
+                chosen = sequence.times.preemptions
+                if self._prefilled.get(sequence, -1) >= chosen:
+                    raise Violation(f"{name(sequence)} is computed again, though nothing of it was given up")
+                self._prefilled[sequence] = chosen
+            else:
                 if row.start != self._computed[sequence]:
                     raise Violation(f"{name(sequence)} computes {row.start}, behind {self._computed[sequence]}")
                 if (row.count == 1) != (step.kind == "decode"):
@@ -232,6 +279,8 @@ class Simulation:
         """Take back what a launch that raised would have computed."""
         for row in step.rows:
             self._computed[row.sequence] = row.start
+            if step.kind == "prefill":
+                del self._prefilled[row.sequence]
 
     def finalizing(self, step: Step) -> None:
         """Note whether a step is sampled before those in front of it have been read."""
@@ -296,6 +345,8 @@ class Simulation:
             if scenario.failures
             else SymbolicBody(*body)
         )
+        if isinstance(self.body, FailingBody):
+            self.body.copy_fails = lambda: self._random() < 0.2
         self.device = SimulatedDevice(self._draw)
         self.pages = PagePool(scenario.pages, scenario.page_size)
         self.cache = CacheManager(self.pages, prefix_caching=scenario.prefix_caching)
@@ -501,7 +552,8 @@ class Simulation:
     def _cancel_random(self) -> None:
         """Cancel a sequence of a random queue."""
         scheduler = self.scheduler
-        queues = [queue for queue in (scheduler.waiting, scheduler.running, scheduler.running.zombies) if queue]
+        running = scheduler.running
+        queues = [queue for queue in (scheduler.waiting, running, running.zombies, list(running.swap)) if queue]
         if not queues or self._random() < 0.05:
             queues = [self.sequences[:]]
         # Sorted, since the order of a set is not the seed's.

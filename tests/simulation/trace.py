@@ -25,6 +25,7 @@ def describe(step: Step) -> str:
 def standing(scheduler: Scheduler) -> str:
     """List waiting and running sequences and zombies."""
     queues = {"waiting": scheduler.waiting, "running": scheduler.running, "zombies": scheduler.running.zombies}
+    queues["swap"] = scheduler.running.swap
     shown = [f"{title} {sorted(one.number for one in queue)}" for title, queue in queues.items()]
     return " ".join((*shown, f"jobs {list(scheduler.encoder.jobs)}", f"free pages {scheduler.cache.pages.free}"))
 
@@ -33,6 +34,9 @@ def state(sequence: Sequence, scheduler: Scheduler) -> str:
     """Name a sequence's state."""
     if sequence.finalized:
         return "as a zombie" if sequence.inflight_refs else "after its end"
+    swap = scheduler.running.swap
+    if sequence in swap:
+        return f"while {'leaving' if sequence in swap.leaving else 'swapped or returning'}"
     if sequence in scheduler.running:
         if sequence.preempting:
             return "while pre-empted"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from photonlite.batch import EncodeJob, Step
+from photonlite.batch import EncodeJob, Step, Transfer
 from photonlite.request import Allowed, Token
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.sequence import Sequence as EngineSequence
@@ -108,6 +108,17 @@ class WatchedRunner:
         simulation.failures.wounds = sum(one.failure is not None for one in simulation.core.pipeline.in_flight)
         simulation.moment()
         return outcomes
+
+    def transfer(self, transfer: Transfer) -> None:
+        self._simulation.transferring(transfer)
+        self._inner.transfer(transfer)  # no moment: what has been planned is about to be launched
+
+    def transferred(self, transfer: Transfer, *, wait: bool) -> bool:
+        self._simulation.moment()
+        ended = self._inner.transferred(transfer, wait=wait)
+        if ended:
+            self._simulation.transferred(transfer)
+        return ended
 
     def forget(self, job: EncodeJob) -> None:
         self._inner.forget(job)

@@ -56,6 +56,8 @@ class Scenario:
         forced_runs: Whether tokens that must follow are appended at once.
         router: Decides how many sequences run.
         router_budget: Share of the pages that these may need.
+        swap_pages: Of host memory.
+        free_copies: Whether copies to it and back count as taking no time.
         cancels: Chance of a cancel at each of some ten moments of a tick.
         pushes: Chance that the device runs an operation at such a moment, on top of what its temper makes it run.
         failures: For each kind of call, numbers of calls that fail.
@@ -86,6 +88,8 @@ class Scenario:
     forced_runs: bool
     router: RouterRule
     router_budget: float
+    swap_pages: int
+    free_copies: bool
     cancels: float
     pushes: float
     failures: dict[str, frozenset[int]]
@@ -114,6 +118,7 @@ class Scenario:
             router=self.router,
             router_budget=self.router_budget,
             adapter_slots=self.adapter_slots,
+            swap_pages=self.swap_pages,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -293,6 +298,8 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         forced_runs=random.random() < 0.9,
         router=random.choice(("adaptive", "adaptive", "static", "greedy", "greedy", "reserve")),
         router_budget=random.choice((0.5, 1.0, 1.5)),
+        free_copies=random.random() < 0.7,
+        swap_pages=random.choice((0, 2, alone, 20 * alone, 20 * alone)),
         cancels=random.choice((0.0, 0.002, 0.006, 0.02)),
         pushes=random.choice((0.0, 0.0, 0.3)),
         failures=failures,

@@ -97,8 +97,8 @@ MUTANTS = [
         "engine/core.py",
         """            if sequence.finalized:
                 zombies += 1
-            elif not _starts_again(row):""",
-        "            if not _starts_again(row):",
+            elif not row.is_void:""",
+        "            if not row.is_void:",
         CORE,
     ),
     Mutant(
@@ -282,8 +282,8 @@ MUTANTS = [
     ),
     Mutant(
         "shortage of memory: a prompt in flight speaks of an image that is not there",
-        "engine/core.py",
-        "    return row.sequence.preempting and any(job.failed for job in row.jobs)\n",
+        "batch.py",
+        "        return self.sequence.preempting and any(job.failed for job in self.jobs)\n",
         "    return False\n",
         "tests/engine/test_core.py",
     ),

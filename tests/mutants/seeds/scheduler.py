@@ -282,7 +282,7 @@ MUTANTS = [
     Mutant(
         "priority: a full batch keeps real-time requests waiting",
         "scheduler/realtime.py",
-        "return sum(one.realtime for one in running) < running.max_batch and",
+        "return taken < running.max_batch and",
         "return len(running) < running.max_batch and",
         "tests/scheduler/test_priority.py",
     ),
