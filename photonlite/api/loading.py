@@ -86,7 +86,7 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.max_context}
+        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.context}
         if config.tensor_parallel == 1:
             loaded = load_checkpoint(model, revision=revision, **options)
         else:
