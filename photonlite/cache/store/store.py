@@ -60,7 +60,11 @@ class DiskStore:
 
     def has(self, key: str, cache_salt: str, kind: Kind) -> bool:
         full = self._full_key(key, kind)
-        return full is not None and self._policy.pays(kind, "disk") and self._tier.has(full, cache_salt)
+        if full is None or not self._tier.has(full, cache_salt):
+            return False
+        if not (pays := self._policy.pays(kind, "disk")):
+            self._policy.forget_read("disk")
+        return pays
 
     def read(self, key: str, cache_salt: str, kind: Kind, buffer: Allocator) -> HostTensor | None:
         full, begun = self._full_key(key, kind), time.perf_counter()

@@ -150,4 +150,11 @@ MUTANTS = [
         "        if False:\n",
         "tests/cache/store",
     ),
+    Mutant(
+        "a disk that was slow once is never read again",
+        "cache/store/store.py",
+        '            self._policy.forget_read("disk")\n',
+        "            pass\n",
+        "tests/cache/store",
+    ),
 ]
