@@ -72,6 +72,10 @@ class EngineConfig:
         page_size: Positions of a page of the KV cache; a power of two.
         max_context: Positions of prompt and answer at most; None for what the checkpoint takes, at most 32,768 of
             families that take more: keys and values of the longest request must fit the cache.
+        max_input_tokens: Positions of a prompt and its images at most; None for what the context has room for.
+        max_output_tokens: Tokens of an answer at most, whatever a request asks for. With `max_input_tokens` it shortens
+            the context to both together, for which the memory is planned.
+        max_input_images: Images of one request at most.
         kv_cache_bytes: Memory for keys and values; None takes what `gpu_memory_fraction` leaves, and on the CPU what
             `max_batch` longest requests need, at most a quarter of the machine's memory.
         kv_dtype: "auto" keeps keys and values in the type of the weights. "fp8" keeps them in one byte each (e4m3, one
@@ -142,6 +146,9 @@ class EngineConfig:
     max_batch: int | None = setting(None, least=1)
     page_size: int = setting(16, least=1)
     max_context: int | None = setting(None, least=1)
+    max_input_tokens: int | None = setting(None, least=1)
+    max_output_tokens: int | None = setting(None, least=1)
+    max_input_images: int | None = setting(None, least=1)
     kv_cache_bytes: int | None = setting(None, least=1)
     kv_dtype: KvDtype = "auto"
     gpu_memory_fraction: float = setting(0.9, above=0, most=1)
@@ -189,6 +196,14 @@ class EngineConfig:
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
 
+    @property
+    def context(self) -> int | None:
+        """Positions of the longest request; None for what the checkpoint takes."""
+        if self.max_input_tokens is None or self.max_output_tokens is None:
+            return self.max_context
+        longest = self.max_input_tokens + self.max_output_tokens
+        return longest if self.max_context is None else min(longest, self.max_context)
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> EngineConfig:
         """Take what environment variables set; the rest keeps its default.
@@ -206,6 +221,9 @@ class EngineSettings(TypedDict, total=False):
     max_batch: int | None
     page_size: int
     max_context: int | None
+    max_input_tokens: int | None
+    max_output_tokens: int | None
+    max_input_images: int | None
     kv_cache_bytes: int | None
     kv_dtype: KvDtype
     gpu_memory_fraction: float

@@ -257,7 +257,8 @@ class Request:
         if finish_reason == "max_objects":
             limit, more = f"max_objects, which is {settings.max_objects}", "raise it"
         elif self.skill in ("detect", "point") or self.budget < settings.max_tokens:
-            limit, more = "the model's context length", "shorten the prompt, or ask for less"
+            limit = "the model's context length"
+            more = "shorten the prompt, ask for less, or raise max_output_tokens where it is set"
         else:
             limit, more = f"max_tokens, which is {settings.max_tokens}", "raise it, or ask for less"
         raise TruncatedError(f"the answer was cut short by {limit}: {more}, or leave strict out to get what there is")

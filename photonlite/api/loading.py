@@ -97,7 +97,7 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.max_context}
+        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.context}
         files = resolve(model, revision=revision)
         precisions = choose_precisions(files, weights, vision_weights, where, kind, config)
         if config.tensor_parallel == 1:

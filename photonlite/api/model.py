@@ -1,5 +1,6 @@
 """`VisionModel`: every skill as a method and its async twin."""
 
+import math
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -19,11 +20,14 @@ from photonlite.api.signatures import async_twin, typed_caption, typed_query
 from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, images_of, make_task
 from photonlite.config import EngineConfig, ImageLimits, Weights
 from photonlite.engine.handle import RequestHandle
+from photonlite.errors import CapacityError
+from photonlite.grammar.prompts import RequestLimits
 from photonlite.images.thumbnail import in_notebook
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.observe import Recording
 from photonlite.request import Completion, Request, RequestSettings, SamplingSettings
 from photonlite.results import Answer, Caption, Detections, Points, Segments
+from photonlite.runner.memory import MemoryPlan
 from photonlite.skills import caption, detect, encode, point, query, segment
 from photonlite.skills.base import SpatialRefs
 from photonlite.skills.chat import Message, read_messages, unique_images
@@ -121,10 +125,16 @@ class VisionModel:
         self.vision_weights: Weights = loaded.precisions.vision or "auto"
         self.image_limits = limits or ImageLimits()
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
-        self._prompts = loaded.prompts
+        config = engine or EngineConfig()
+        limits_of_request = RequestLimits(config.max_input_tokens, config.max_output_tokens, config.max_input_images)
+        self._prompts = prompts = loaded.prompts.limited(limits_of_request)
+        if prompts.inline is None and (config.max_input_tokens or math.inf) <= prompts.prefix_length:
+            raise CapacityError(
+                f"max_input_tokens is {config.max_input_tokens}, but BOS and an image take {prompts.prefix_length} "
+                "positions, and a prompt follows: raise it"
+            )
         self.reads_several = loaded.prompts.conversations is not None
         self.sight = loaded.model.crop_spec.sight
-        config = engine or EngineConfig()
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         self._adapters = Adapters(loaded, dtype, config)
         self._session = open_session(loaded, device, dtype, self.image_limits, config, **images)
@@ -133,6 +143,10 @@ class VisionModel:
         self._answer: Callable[[Task[Any]], Any] = self._session.run
         self._awaiting = self._answering(self._session.arun, "a")
         self._building = self._answering(lambda task: task)
+
+    def memory_plan(self) -> MemoryPlan:
+        """Return what the model takes on the device, in host memory and on disk: `str` makes a table of it."""
+        return self._session.memory_plan()
 
     @property
     def alive(self) -> bool:

@@ -40,6 +40,7 @@ from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import Completion, Request
 from photonlite.results import Metrics
+from photonlite.runner.memory import MemoryPart, MemoryPlan
 from photonlite.skills.tiles import Region
 
 P = ParamSpec("P")
@@ -289,6 +290,17 @@ class Session:
             snapshot["gauges"] |= self._store.gauges
             snapshot["counters"] |= self._store.counters
         return snapshot
+
+    def memory_plan(self) -> MemoryPlan:
+        plan, config = self.engine.memory, self._config
+        parts = [
+            MemoryPart("computed for images", "host", config.embedding_cache_bytes, "kept for later questions"),
+            MemoryPart("decoded images", "host", config.max_prepared_bytes, "that may wait for the engine"),
+            MemoryPart("compiled grammars", "host", config.grammar_cache_bytes),
+        ]
+        if config.store is not None:
+            parts.append(MemoryPart("computed for images", "disk", config.store_bytes, f"in {config.store}"))
+        return dataclasses.replace(plan, parts=(*plan.parts, *parts))
 
     def close(self, *, drain: bool) -> None:
         if os.getpid() != self._process:

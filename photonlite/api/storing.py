@@ -16,7 +16,7 @@ from photonlite.models.fingerprint import fingerprint, known_fingerprint
 from photonlite.runner.stored_images import measure_bus
 
 _NOTES = "checkpoints"
-_PROBE_BYTES = 16 * 2**20
+_PROBE_BYTES = 8 * 2**20
 
 
 def open_store(

@@ -26,6 +26,10 @@ def run_server(options: argparse.Namespace) -> int:
     """Serve until a signal; returns 0 after an orderly stop. A stuck thread exits with 1; see `end_process_in`."""
     link = Link.from_environment()
     settings = read_settings(options)
+    if options.plan:
+        with load_served(settings) as model:
+            print(model.memory_plan())
+        return 0
     if link is not None:
         if sys.stderr is not None:
             faulthandler.enable(os.dup(sys.stderr.fileno()))  # the supervisor aborts a process that hangs

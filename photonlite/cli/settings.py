@@ -84,6 +84,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     engine = f"setting of the engine, repeatable: {', '.join(settings_of(EngineConfig))}"
     group.add_argument("--engine", metavar="NAME=VALUE", action="append", default=[], help=engine)
     _add_flags(group, *(settings_of(EngineConfig)[name] for name in _OWN_FLAGS))
+    group.add_argument("--plan", action="store_true", help="print how memory is divided, and serve nothing")
     known = dict(settings_of(ServerConfig))
     _add_flags(parser.add_argument_group("address"), known.pop("host"), known.pop("port"))
     limits = [one for one in known.values() if one.kind in (int, float)]

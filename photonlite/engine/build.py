@@ -198,7 +198,8 @@ def _plan(
     team: Team | None,
 ) -> MemoryPlan:
     shape, page_size, rows = model.shape, config.page_size, slots.max_rows
-    plan = partial(plan_memory, shape, kv.dtype, page_size=page_size, max_rows=rows)
+    held = sum(parameter.nbytes for parameter in cast(torch.nn.Module, model).parameters())
+    plan = partial(plan_memory, shape, kv.dtype, page_size=page_size, max_rows=rows, weight_bytes=held)
     if config.kv_cache_bytes is not None or where.type != "cuda":
         size = config.kv_cache_bytes or cpu_cache_bytes(shape, kv.dtype, page_size=page_size, max_rows=rows)
         return plan(kv_cache_bytes=size)

@@ -1,6 +1,7 @@
 """What a checkpoint gives to skills and grammars: its prompts, its ids, its text."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -22,6 +23,15 @@ PlaceKind: TypeAlias = Literal["detect", "point", "segment"]
 
 ListFormat: TypeAlias = ItemFormat | CornersFormat
 """How a list of places is written: in digits, or with tokens of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one request may have; None for what the context has room for."""
+
+    max_input_tokens: int | None = None  # positions of prompt and images
+    max_output_tokens: int | None = None
+    max_input_images: int | None = None
 
 
 class TokenDecoder(Protocol):
@@ -69,6 +79,12 @@ class Prompts(Protocol):
     def skills(self) -> tuple[str, ...]: ...
     @property
     def max_context(self) -> int: ...
+    @property
+    def limits(self) -> RequestLimits: ...
+    def limited(self, limits: RequestLimits) -> "Prompts":
+        """Return the same prompts for requests within limits."""
+        ...
+
     @property
     def prefix_length(self) -> int:
         """Positions before prompts with an image: BOS and the image. Without one it is BOS alone."""

@@ -6,7 +6,7 @@ request_crops                                          └─ cut ──> crops 
                                                                        before images that wait to be prepared
 ```
 
-An image whose prefix is cached is never cut, nor one whose embeddings are stored (`StoredEmbeddings`). The decoded
+An image whose prefix is cached is never cut, nor one whose embeddings are stored (`Stored`). The decoded
 pixels are kept, so that what was evicted can be computed again.
 
 Where the device makes the crops, images are packed for it at once (`images.packing`). The engine then requests crops
@@ -54,17 +54,14 @@ class ImageSpec(Protocol):
         """Cut an RGB image in tasks for so many threads, in memory from `buffer`; may raise an ImageError."""
 
 
-class StoredEmbeddings(Protocol):
-    """Embeddings of images that were encoded before, by the keys of these images."""
-
-    def find(self, key: str) -> StoredImage | None:
-        """Return embeddings that are in host memory; does not wait."""
+class Stored(Protocol):
+    """What was computed for images before, by the keys of these images."""
 
     def expects(self, key: str, cache_salt: str) -> bool:
-        """Whether `load` is likely to find them; does not read them."""
+        """Whether `load` is likely to find something; reads no file."""
 
     def load(self, key: str, cache_salt: str) -> StoredImage | None:
-        """Return embeddings that are in host memory or on a disk, which is read on this thread; never raises."""
+        """Return what is in host memory or on a disk, which is read on this thread; never raises."""
 
 
 class ImagePool:
@@ -72,7 +69,7 @@ class ImagePool:
 
     With `packs`, the device makes the crops. `on_ready` is called on a thread of the pool when requested crops are
     ready, or cannot be cut. `decoder` decodes image files in other processes, `fetcher` fetches URLs, which are refused
-    without one; both are closed with the pool. Embeddings that `stored` has take the place of crops.
+    without one; both are closed with the pool. What `stored` has takes the place of crops.
     """
 
     def __init__(
@@ -86,7 +83,7 @@ class ImagePool:
         on_ready: Callable[[], None] = lambda: None,
         decoder: DecodePool | None = None,
         fetcher: ImageFetcher | None = None,
-        stored: StoredEmbeddings | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self._spec = spec
         self._limits = limits
@@ -138,19 +135,14 @@ class ImagePool:
         pixels = rgb_bytes(image)
         key = image_key(image, pixels, cache_salt, run_tasks=self._run_tasks)
         checkpoint()
-        stored_as = stored_key(key, adapter_key)
-        crops: StoredImage | UncutImage | None = self.find_stored(stored_as)
-        if crops is None and not (self._stored is not None and self._stored.expects(stored_as, cache_salt)):
-            crops = self._pack_ahead(pixels, image.size)
+        # It is fetched when the engine asks: waiting requests must not hold more than host memory has room for.
+        expected = self._stored is not None and self._stored.expects(stored_key(key, adapter_key), cache_salt)
+        uncut = None if expected else self._pack_ahead(pixels, image.size)
         spent = time.perf_counter() - start
-        return PreparedImage(self, image, key, cache_salt, spent, crops, adapter_key=adapter_key)
-
-    def find_stored(self, key: str) -> StoredImage | None:
-        """Return an image's embeddings if they are in host memory; does not wait."""
-        return None if self._stored is None else self._stored.find(key)
+        return PreparedImage(self, image, key, cache_salt, spent, uncut, adapter_key=adapter_key)
 
     def load_stored(self, key: str, cache_salt: str) -> StoredImage | None:
-        """Return an image's embeddings if they are stored; may read a disk."""
+        """Return what is stored of an image; may read a disk."""
         return None if self._stored is None else self._stored.load(key, cache_salt)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
@@ -230,7 +222,7 @@ class PreparedImage:
         key: str,
         cache_salt: str,
         preprocess_s: float,
-        crops: UncutImage | StoredImage | None = None,
+        crops: UncutImage | None = None,
         box: tuple[int, int, int, int] | None = None,
         *,
         adapter_key: str = "",
@@ -268,18 +260,16 @@ class PreparedImage:
     def part(self, box: tuple[int, int, int, int]) -> "PreparedImage":
         """Return a part (x_min, y_min, x_max, y_max, in pixels) as an image; until it is cut it takes no memory."""
         key = hashlib.sha256(f"{self.key} {box}".encode()).hexdigest()
-        stored = self.pool.find_stored(stored_key(key, self._adapter_key))
         return PreparedImage(
-            self.pool, self._image, key, self.cache_salt, 0.0, stored, box, adapter_key=self._adapter_key
+            self.pool, self._image, key, self.cache_salt, 0.0, box=box, adapter_key=self._adapter_key
         )  # fmt: skip
 
     def for_adapter(self, adapter_key: str) -> "PreparedImage":
         """Return the image as a request with an adapter takes it: with what is stored of that adapter's encoding."""
         if adapter_key == self._adapter_key:
             return self
-        stored = self.pool.find_stored(stored_key(self.key, adapter_key))
         return PreparedImage(
-            self.pool, self._image, self.key, self.cache_salt, 0.0, stored, self._box, adapter_key=adapter_key
+            self.pool, self._image, self.key, self.cache_salt, 0.0, box=self._box, adapter_key=adapter_key
         )  # fmt: skip
 
     def drop_crops(self) -> None:

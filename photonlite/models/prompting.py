@@ -1,9 +1,11 @@
 """What the prompts of several families have in common: text through their tokenizer, and what they refuse."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
+from typing import Self
 
 from photonlite.errors import SettingsError, UnsupportedSkillError
-from photonlite.grammar.prompts import Places
+from photonlite.grammar.prompts import Places, RequestLimits
 from photonlite.models.tokenizer import IncrementalDetokenizer, Tokenizer
 
 
@@ -12,6 +14,13 @@ class TokenizedText:
 
     _tokenizer: Tokenizer
     vocab_size: int
+    limits = RequestLimits()
+
+    def limited(self, limits: RequestLimits) -> Self:
+        """Return the same prompts for requests within limits."""
+        limited = copy(self)
+        limited.limits = limits
+        return limited
 
     def spell(self, text: str) -> tuple[int, ...]:
         """Encode text as the model writes it, without special ids."""

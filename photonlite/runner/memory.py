@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -36,11 +37,29 @@ class DeviceMemory:
     weights: int = 0  # part of what is not free; only for messages
 
 
+class MemoryPart(NamedTuple):
+    what: str
+    place: str  # "device", "host" or "disk"
+    bytes: int
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
+    """What an engine takes, decided at start; as text it is a table."""
+
     pages: int  # the scratch page included
     page_bytes: int  # keys and values of one page, all layers; in FP8 half of what they take in bfloat16
     kv_bytes: int
+    parts: tuple[MemoryPart, ...] = ()
+
+    def __str__(self) -> str:
+        rows = [(part.place, part.what, _shown(part.bytes), part.note) for part in self.parts]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        return "\n".join(
+            f"{place:{widths[0]}}  {what:{widths[1]}}  {size:>{widths[2]}}  {note}".rstrip()
+            for place, what, size, note in rows
+        )
 
 
 def plan_memory(
@@ -53,6 +72,7 @@ def plan_memory(
     memory: DeviceMemory | None = None,  # of a card
     activation_bytes: int = 0,  # of the largest launch on a card
     graph_bytes: int = 0,
+    weight_bytes: int = 0,  # only for the plan's table
 ) -> MemoryPlan:
     """Decide how many pages the cache has; CapacityError, with the arithmetic, if not even one longest request fits."""
     page_bytes = bytes_of_page(shape, dtype, page_size)
@@ -78,7 +98,26 @@ def plan_memory(
             f"need {longest}, the copy of an image's last page included, and one page is kept for padding: "
             f"{_shown((longest + 1) * page_bytes)} in all; {advice}"
         )
-    return MemoryPlan(pages, page_bytes, pages * page_bytes)
+    note = (
+        f"{pages} pages of {page_size} positions; one longest request, {shape.max_context} positions, takes {longest}"
+    )
+    cache = MemoryPart("keys and values", "device", pages * page_bytes, note)
+    parts = _device_parts(memory, weight_bytes, activation_bytes, graph_bytes)
+    return MemoryPlan(pages, page_bytes, pages * page_bytes, (*parts, cache))
+
+
+def _device_parts(memory: DeviceMemory | None, weights: int, activations: int, graphs: int) -> list[MemoryPart]:
+    if memory is None:
+        return [MemoryPart("weights", "device", weights)]
+    others = memory.total - memory.free - memory.weights
+    return [
+        MemoryPart("may be used", "device", math.floor(memory.total * memory.fraction), f"{memory.fraction:g} of all"),
+        MemoryPart("weights", "device", memory.weights),
+        MemoryPart("others", "device", others, "the CUDA context, graphs of the image encoder, other processes"),
+        MemoryPart("activations", "device", activations, "of the largest launch, staging buffers included; measured"),
+        MemoryPart("workspaces", "device", WORKSPACE_BYTES, "of libraries, copies on their way to the host"),
+        MemoryPart("graphs", "device", graphs, "of prompts and decode steps"),
+    ]
 
 
 def longest_pages(shape: ModelShape, page_size: int) -> int:

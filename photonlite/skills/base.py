@@ -90,7 +90,16 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, images: int, sizes:
         before, what = prompts.prefix_length, "BOS and the image"
     else:
         before, what = 1, "BOS"
-    needed = before + len(prompt)
+    needed, limits = before + len(prompt), prompts.limits
+    if limits.max_input_images is not None and images > limits.max_input_images:
+        raise CapacityError(
+            f"the request has {images} images, over the limit max_input_images, which is {limits.max_input_images}"
+        )
+    if limits.max_input_tokens is not None and needed > limits.max_input_tokens:
+        raise CapacityError(
+            f"the request's input takes {needed} positions, over the limit max_input_tokens, which is "
+            f"{limits.max_input_tokens}: {'give fewer or smaller images, or ' if sizes else ''}shorten the text"
+        )
     if needed > prompts.max_context:
         parts = f" ({before} for {what} + {len(prompt)} for the prompt)" if before else ""
         smaller = "give fewer or smaller images, or " if sizes else ""
@@ -98,7 +107,8 @@ def room_after(prompt: Sequence[Token], prompts: Prompts, *, images: int, sizes:
             f"the request needs {needed} positions{parts}, but this model's context has {prompts.max_context}: "
             f"{smaller}shorten the text by {needed - prompts.max_context} tokens or more"
         )
-    return prompts.max_context - needed + 1
+    room = prompts.max_context - needed + 1
+    return room if limits.max_output_tokens is None else min(room, limits.max_output_tokens)
 
 
 def _positions(inline: InlineImages, sizes: Sequence[Size]) -> int:

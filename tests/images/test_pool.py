@@ -398,23 +398,20 @@ def test_a_part_of_an_image_is_cut_as_an_image_of_its_pixels_when_it_is_requeste
         assert np.array_equal(part.crops.pixels, wanted.pixels)
 
 
-class Stored:
-    """Embeddings by key; some are in memory, others on a disk."""
+class Kept:
+    """What was computed for images, by key; `found` says which of it is still there when it is loaded."""
 
     def __init__(self) -> None:
-        self.memory: dict[str, StoredImage] = {}
-        self.disk: dict[str, StoredImage] = {}
+        self.found: dict[str, StoredImage] = {}
+        self.gone: set[str] = set()
         self.threads: list[str] = []
 
-    def find(self, key: str) -> StoredImage | None:
-        return self.memory.get(key)
-
     def expects(self, key: str, cache_salt: str) -> bool:
-        return key in self.disk
+        return key in self.found
 
     def load(self, key: str, cache_salt: str) -> StoredImage | None:
         self.threads.append(threading.current_thread().name)
-        return self.memory.get(key) or self.disk.get(key)
+        return None if key in self.gone else self.found.get(key)
 
 
 def make_stored() -> StoredImage:
@@ -422,56 +419,52 @@ def make_stored() -> StoredImage:
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_embeddings_in_memory_take_the_place_of_crops_at_once(bell: Bell, packs: bool) -> None:
-    stored = Stored()
-    pool = ImagePool(SPEC, ImageLimits(), 1, packs=packs, on_ready=bell.ring, stored=stored)
+def test_what_is_stored_takes_the_place_of_crops_when_the_engine_asks(bell: Bell, packs: bool) -> None:
+    kept, box = Kept(), (0, 0, 20, 20)
+    pool = ImagePool(SPEC, ImageLimits(), 1, packs=packs, on_ready=bell.ring, stored=kept)
     whole = pool.prepare(make_image())
-    box = 0, 0, 20, 20
-    stored.memory = {whole.key: make_stored(), whole.part(box).key: make_stored()}
+    kept.found = {whole.key: make_stored(), whole.part(box).key: make_stored()}
 
     again = pool.prepare(make_image())
+    tile = again.part(box)
+    assert again.crops is None  # nothing is packed, and nothing is held before it is needed
+    assert kept.threads == []
+    for image in (again, tile):
+        image.request_crops()
+        bell.wait()
     pool.close()
 
-    assert again.crops is stored.memory[again.key]
-    assert again.part(box).crops is stored.memory[again.part(box).key]
-    assert again.part((0, 0, 20, 21)).crops is None
-    assert stored.threads == []
+    assert again.crops is kept.found[again.key]
+    assert tile.crops is kept.found[tile.key]
+    assert [name.startswith("photonlite-images") for name in kept.threads] == [True, True]
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_embeddings_on_a_disk_are_read_by_the_pool_when_the_engine_asks(bell: Bell, packs: bool) -> None:
-    stored = Stored()
-    pool = ImagePool(SPEC, ImageLimits(), 1, packs=packs, on_ready=bell.ring, stored=stored)
-    stored.disk[pool.prepare(make_image()).key] = make_stored()
+def test_what_is_gone_or_damaged_when_it_is_needed_is_cut(bell: Bell, packs: bool) -> None:
+    kept = Kept()
+    pool = ImagePool(SPEC, ImageLimits(), 1, packs=packs, on_ready=bell.ring, stored=kept)
+    key = pool.prepare(make_image()).key
+    kept.found[key] = make_stored()
+    image = pool.prepare(make_image())
+    kept.gone.add(key)
 
-    again = pool.prepare(make_image())
-    assert again.crops is None  # nothing is packed, and nothing is read before it is needed
-    assert stored.threads == []
-    again.request_crops()
-    bell.wait()
-    assert again.crops is stored.disk[again.key]
-    again.drop_crops()
-    stored.disk.clear()  # deleted while in use, or damaged
-    again.request_crops()
+    image.request_crops()
     bell.wait()
     pool.close()
 
-    assert isinstance(again.crops, UncutImage if packs else ImageCrops)
-    assert [name.startswith("photonlite-images") for name in stored.threads] == [True, True]
+    assert isinstance(image.crops, UncutImage if packs else ImageCrops)
+    assert image.failure is None
 
 
-@pytest.mark.parametrize("place", ["memory", "disk"])
-def test_an_adapter_takes_what_is_stored_of_its_own_encoding_alone(bell: Bell, place: str) -> None:
-    stored = Stored()
-    pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring, stored=stored)
+def test_an_adapter_takes_what_is_stored_of_its_own_encoding_alone(bell: Bell) -> None:
+    kept = Kept()
+    pool = ImagePool(SPEC, ImageLimits(), 1, on_ready=bell.ring, stored=kept)
     plain = pool.prepare(make_image())
-    theirs = {key: make_stored() for key in (plain.key, stored_key(plain.key, "shelf"))}
-    setattr(stored, place, theirs)
+    theirs = kept.found = {key: make_stored() for key in (plain.key, stored_key(plain.key, "shelf"))}
 
     def found(image: PreparedImage) -> object:
-        if image.crops is None:
-            image.request_crops()
-            bell.wait()
+        image.request_crops()
+        bell.wait()
         return image.crops
 
     shelf, other = pool.prepare(make_image(), adapter_key="shelf"), plain.for_adapter("other")

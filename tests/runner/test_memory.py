@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from photonlite.models.base import ModelShape
 from photonlite.runner.memory import (
     WORKSPACE_BYTES,
     DeviceMemory,
+    MemoryPart,
     bytes_of_page,
     cpu_cache_bytes,
     estimate_graph_bytes,
@@ -36,6 +38,9 @@ def on_card(free: int, activation_bytes: int = 2 * GIB, graph_bytes: int = GIB /
         graph_bytes=graph_bytes,
     )
     assert plan.kv_bytes == plan.pages * PAGE
+    sizes = {part.what: part.bytes for part in plan.parts}
+    left = sizes.pop("may be used") - sum(sizes.values())
+    assert 0 <= left < PAGE  # what is no whole page
     return plan.pages
 
 
@@ -45,6 +50,25 @@ def test_a_card_gives_the_cache_what_everything_else_leaves() -> None:
     assert on_card(free=133 * GIB) == int(116.1 * GIB) // PAGE
     assert on_card(free=134 * GIB, activation_bytes=3 * GIB) == int(116.1 * GIB) // PAGE
     assert on_card(free=134 * GIB, graph_bytes=0) == int(117.6 * GIB) // PAGE
+
+
+def test_the_plan_is_a_table_of_all_that_is_taken() -> None:
+    card = DeviceMemory(total=24 * GIB, free=19 * GIB, fraction=0.9, weights=4 * GIB)
+    plan = plan_memory(MOONDREAM, torch.bfloat16, page_size=16, max_rows=4, memory=card, activation_bytes=2 * GIB)
+    host = MemoryPart("decoded images", "host", 2**30, "that may wait")
+
+    lines = str(replace(plan, parts=(*plan.parts, host))).splitlines()
+
+    assert [line.split("  ")[0] for line in lines] == ["device"] * 7 + ["host"]
+    assert "weights            4.00 GiB" in lines[1]
+    assert "others             1.00 GiB  the CUDA context" in lines[2]
+    assert f"{plan.pages} pages of 16 positions; one longest request, 2048 positions, takes 129" in lines[6]
+    assert lines[7] == "host    decoded images     1.00 GiB  that may wait"
+
+
+def test_without_a_card_the_plan_has_weights_and_cache() -> None:
+    plan = plan_memory(MOONDREAM, torch.bfloat16, page_size=16, max_rows=4, kv_cache_bytes=200 * PAGE, weight_bytes=123)
+    assert [(part.what, part.bytes) for part in plan.parts] == [("weights", 123), ("keys and values", 200 * PAGE)]
 
 
 def test_a_card_without_room_for_one_request_is_refused_with_the_arithmetic() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 
 from photonlite.grammar.decoding.grammars import PathIds, Vocabulary
+from photonlite.grammar.prompts import RequestLimits
 from photonlite.request import Completion, Token
 from photonlite.results import Metrics
 from photonlite.skills.base import SpatialRefs
@@ -15,6 +16,7 @@ class FakePrompts:
 
     skills = ("caption", "query", "detect", "point", "segment")
     inline = conversations = None
+    limits = RequestLimits()
     vocabulary = Vocabulary(0, 3, 5, 6, ground_start=7, ground_end=9, any_id_continues=False)
     path_ids = PathIds({30: "M", 31: "L", 32: "Z"}, {40: 0, 41: 480, 42: 960, 43: 100}, frozenset({33}))
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
+from photonlite.grammar.prompts import RequestLimits
 from photonlite.request import Token
 from photonlite.results import Box, Caption, Detections, Point, Points, Segments
 from photonlite.skills.base import TextReader, box, clean_refs, clean_text, groups, room_after, score
@@ -49,6 +50,21 @@ def test_a_prompt_over_the_context_is_refused_with_the_arithmetic() -> None:
         room_after([Token(1)] * 75, FakePrompts(), images=1)
     with pytest.raises(CapacityError, match=r"needs 101 positions \(1 for BOS \+ 100"):
         room_after([Token(1)] * 100, FakePrompts(), images=0)
+
+
+def test_limits_of_the_engine_are_below_the_context() -> None:
+    prompts = FakePrompts(max_context=100, prefix_length=26)
+    prompts.limits = RequestLimits(max_input_tokens=40, max_output_tokens=7, max_input_images=1)
+
+    assert room_after([Token(1)] * 14, prompts, images=1) == 7
+    with pytest.raises(
+        CapacityError, match="takes 41 positions, over the limit max_input_tokens, which is 40: shorten"
+    ):
+        room_after([Token(1)] * 15, prompts, images=1)
+    with pytest.raises(CapacityError, match="2 images, over the limit max_input_images, which is 1"):
+        room_after([Token(1)], prompts, images=2)
+    prompts.limits = RequestLimits(max_output_tokens=90)
+    assert room_after([Token(1)] * 4, prompts, images=1) == 71
 
 
 def test_references_may_be_missing_lists_or_arrays() -> None:

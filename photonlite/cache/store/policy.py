@@ -17,6 +17,7 @@ Kind = Literal["embeddings", "pages"]
 Tier = Literal["memory", "disk"]
 
 _NEWEST: Final = 0.2  # share of the newest measurement in a running mean
+_FORGOTTEN: Final = 0.01  # share of a tier's time that is forgotten each time it is refused
 
 
 class TierPolicy:
@@ -49,6 +50,11 @@ class TierPolicy:
         """Note a measurement of a tier, from start or of what was read since."""
         with self._lock:
             self._reading[tier] = _mean(self._reading.get(tier), seconds / size)
+
+    def forget_read(self, tier: Tier) -> None:
+        """Forget a little of what was measured of a tier that was refused, so that it is tried again."""
+        with self._lock:
+            self._reading[tier] = (1 - _FORGOTTEN) * self._reading.get(tier, 0.0)
 
     def computing(self, kind: Kind) -> float | None:
         """Return the seconds that a byte takes to compute; None before all of that was measured."""

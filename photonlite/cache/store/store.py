@@ -60,7 +60,11 @@ class DiskStore:
 
     def has(self, key: str, cache_salt: str, kind: Kind) -> bool:
         full = self._full_key(key, kind)
-        return full is not None and self._policy.pays(kind, "disk") and self._tier.has(full, cache_salt)
+        if full is None or not self._tier.has(full, cache_salt):
+            return False
+        if not (pays := self._policy.pays(kind, "disk")):
+            self._policy.forget_read("disk")
+        return pays
 
     def read(self, key: str, cache_salt: str, kind: Kind, buffer: Allocator) -> HostTensor | None:
         full, begun = self._full_key(key, kind), time.perf_counter()
@@ -141,16 +145,18 @@ class ImageStore:
         return None if embeddings is None else StoredImage(embeddings, self._pages_in_memory(key))
 
     def expects(self, key: str, cache_salt: str) -> bool:
-        """Whether `load` is likely to find more than `find` does; reads nothing."""
-        return self._disk is not None and self._disk.has(key, cache_salt, "embeddings")
+        """Whether `load` is likely to find something; reads no file."""
+        return self.find(key) is not None or (self._disk is not None and self._disk.has(key, cache_salt, "embeddings"))
 
     def load(self, key: str, cache_salt: str) -> StoredImage | None:
         """Return what is stored of an image, from the nearest tier; may read a disk, and never raises."""
         try:
-            embeddings = self._memory.get(_name(key, "embeddings")) or self._read(key, cache_salt, "embeddings")
+            found = self.find(key)
+            embeddings = self._read(key, cache_salt, "embeddings") if found is None else found.embeddings
+            pages = self._pages_in_memory(key) if found is None else found.pages
             if embeddings is None:
                 return None
-            return StoredImage(embeddings, self._pages_in_memory(key) or self._read(key, cache_salt, "pages"))
+            return StoredImage(embeddings, pages or self._read(key, cache_salt, "pages"))
         except Exception:  # such as memory that is short: the image is encoded
             _logger.warning("what is stored of an image is not read", exc_info=True)
             return None

@@ -164,4 +164,11 @@ MUTANTS = [
         "return text_root(sequence.cache_salt)",
         "tests/cache/test_manager.py",
     ),
+    Mutant(
+        "a disk that was slow once is never read again",
+        "cache/store/store.py",
+        '            self._policy.forget_read("disk")\n',
+        "            pass\n",
+        "tests/cache/store",
+    ),
 ]

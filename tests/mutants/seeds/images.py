@@ -80,4 +80,18 @@ MUTANTS = [
         "if first and not last else array",
         "tests/images/test_tensors.py",
     ),
+    Mutant(
+        "what is stored of an image is not asked for",
+        "images/pool.py",
+        "self.pool.load_stored(self.key, self.cache_salt) or self._cut_now()",
+        "self._cut_now()",
+        "tests/images/test_pool.py",
+    ),
+    Mutant(
+        "images that are stored are packed too",
+        "images/pool.py",
+        "None if expected else self._pack_ahead",
+        "self._pack_ahead",
+        "tests/images/test_pool.py",
+    ),
 ]

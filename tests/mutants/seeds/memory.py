@@ -128,9 +128,7 @@ MUTANTS = [
     Mutant(
         "swap: host memory of a cancelled sequence is lost",
         "scheduler/queues.py",
-        """            if sequence in self.swap.swapped:
-                self.swap.forget(sequence)
-""",
+        "                self.swap.forget(sequence)\n",
         "",
         f"{SWAP} {SIMULATION}",
     ),

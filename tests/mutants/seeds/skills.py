@@ -102,4 +102,18 @@ MUTANTS = [
         "begun=0",
         "tests/skills/typed/test_choices.py",
     ),
+    Mutant(
+        "an answer may be longer than the engine allows",
+        "skills/base.py",
+        "min(room, limits.max_output_tokens)",
+        "room",
+        "tests/skills/test_base.py",
+    ),
+    Mutant(
+        "an input may be longer than the engine allows",
+        "skills/base.py",
+        "limits.max_input_tokens is not None and needed > limits.max_input_tokens",
+        "False",
+        "tests/skills/test_base.py",
+    ),
 ]
