@@ -93,7 +93,7 @@ class AdapterBank:
 
     @torch.no_grad()
     def write(self, slot: int, weights: AdapterWeights) -> None:
-        """Put an adapter into a slot, and wait until it is there."""
+        """Put an adapter into a slot, on the current stream of a card."""
         if not 0 < slot <= self.slots:
             raise AssertionError(f"slot {slot} of {self.slots}: slot 0 holds nothing")
         self.reserve(weights)
@@ -130,8 +130,8 @@ def _write_term(stack: AdapterStack, slot: int, term: AdapterTerm | None) -> Non
     stack.b[slot].zero_()
     stack.ranks[slot] = 0 if term is None else term.rank
     if term is not None:
-        stack.a[slot, ..., : term.rank, :].copy_(term.a)
-        stack.b[slot, ..., : term.rank].copy_(term.b)
+        stack.a[slot, ..., : term.rank, :].copy_(term.a, non_blocking=True)
+        stack.b[slot, ..., : term.rank].copy_(term.b, non_blocking=True)
 
 
 def copy_modules(module: nn.Module) -> nn.Module:
