@@ -100,7 +100,7 @@ class Adapted:
 def decoding(adapted: Adapted, rounds: int) -> list[list[str]]:
     rows = []
     for streams, count in STREAMS:
-        cases = {
+        cases: dict[str, list[str | None]] = {
             "none": [None] * streams,
             "adapters": [adapted.names[index % count] for index in range(streams)],
             "one row of all": [adapted.names[0], *[None] * (streams - 1)],
@@ -112,9 +112,9 @@ def decoding(adapted: Adapted, rounds: int) -> list[list[str]]:
                 if turn:  # the first one warms up
                     found[name].append(seconds)
         base = statistics.median(found["none"])
-        for name, seconds in found.items():
-            middle = statistics.median(seconds)
-            spread = f"{1e3 * min(seconds):.3f} to {1e3 * max(seconds):.3f}"
+        for name, times in found.items():
+            middle = statistics.median(times)
+            spread = f"{1e3 * min(times):.3f} to {1e3 * max(times):.3f}"
             rows.append([f"{streams} streams, {name}", f"{1e3 * middle:.3f}", spread, f"{middle / base:.2f} x"])
     return rows
 

@@ -55,9 +55,11 @@ def add_adapters(y: Tensor, x: Tensor, rows: AdapterRows, stack: AdapterStack) -
 
 @triton.jit
 def _shrink_kernel(
-    x, a, index, low, count, ins, stride, per_unit,
+    x: tl.tensor, a: tl.tensor, index: tl.tensor, low: tl.tensor, count: tl.tensor, ins: tl.tensor, stride: tl.tensor,
+    per_unit: tl.tensor,
     PARTS: tl.constexpr, STEP: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
+    """Write ``A x`` of a tile of rows, as far as they have slot `program_id(1) + 1`, over part `program_id(2)`."""
     slot, part = tl.program_id(1) + 1, tl.program_id(2)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     own = tl.load(index + row // per_unit, mask=row < count, other=0) == slot
@@ -82,9 +84,11 @@ def _shrink_kernel(
 
 @triton.jit
 def _expand_kernel(
-    low, b, index, y, count, outs, stride, per_unit,
+    low: tl.tensor, b: tl.tensor, index: tl.tensor, y: tl.tensor, count: tl.tensor, outs: tl.tensor, stride: tl.tensor,
+    per_unit: tl.tensor,
     PARTS: tl.constexpr, OUTS: tl.constexpr, RANK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
+    """Add ``B low`` to columns of a tile of rows, as far as they have slot `program_id(1) + 1`."""
     slot = tl.program_id(1) + 1
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     own = tl.load(index + row // per_unit, mask=row < count, other=0) == slot

@@ -5,6 +5,7 @@ A batch without adapters runs the model itself, which knows nothing of this.
 
 import copy
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -17,8 +18,8 @@ from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm, AdapterW
 from photonlite.models.base import Model
 
 
-class CurrentRows:
-    """The rows of the batch that runs: set by `AdapterBank.running`, read by all layers."""
+class CurrentRows(threading.local):
+    """The rows of the batch that runs on this thread: set by `AdapterBank.running`, read by all layers."""
 
     rows: AdapterRows | None = None
 
@@ -84,12 +85,12 @@ class AdapterBank:
             self._current.rows = None
 
     @torch.no_grad()
-    def reserve(self, weights: AdapterWeights) -> None:
-        """Allocate what the terms of an adapter need in every slot."""
-        for term in weights.terms:
-            stacks = self._layer(term.place.layer).stacks
-            if term.place not in stacks:
-                stacks[term.place] = self._stack(term)
+    def reserve(self, weights: AdapterWeights) -> bool:
+        """Allocate what the terms of an adapter need in every slot; return whether that was anything."""
+        missing = [term for term in weights.terms if term.place not in self._layer(term.place.layer).stacks]
+        for term in missing:
+            self._layer(term.place.layer).stacks[term.place] = self._stack(term)
+        return bool(missing)
 
     @torch.no_grad()
     def write(self, slot: int, weights: AdapterWeights) -> None:
