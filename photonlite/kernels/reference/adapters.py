@@ -39,7 +39,7 @@ class AdapterRows:
             begin += count
         groups = tuple((slot, _units(parts, device)) for slot, parts in ranges.items() if slot)
         index = torch.repeat_interleave(torch.tensor(slots, dtype=torch.int32), torch.tensor(counts))
-        return cls(begin, groups, index.to(device))
+        return cls(begin, groups, _sent(index, device))
 
     def by_slot(self) -> tuple[tuple[int, Units], ...]:
         """Return the groups; without any the host waits for the index."""
@@ -52,7 +52,12 @@ class AdapterRows:
 def _units(parts: Sequence[range], device: torch.device) -> Units:
     if len(parts) == 1:
         return slice(parts[0].start, parts[0].stop)
-    return torch.tensor([unit for part in parts for unit in part], device=device)
+    return _sent(torch.tensor([unit for part in parts for unit in part]), device)
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from page-locked memory, so that the host does not wait for a card."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True, slots=True)
