@@ -83,7 +83,7 @@ class SamplingSettings:
         for name in settings:
             if name == "variant":
                 raise SettingsError(
-                    "setting 'variant' names a fine-tuned adapter, which photonlite cannot load: leave it out"
+                    "setting 'variant' names an adapter: load it with load_adapter(), and give its name as adapter=..."
                 )
             if name not in SETTINGS:
                 hint = did_you_mean(name, SETTINGS)

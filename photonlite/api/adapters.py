@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -63,7 +64,13 @@ class Adapters:
             )
         with self._lock:
             engine.use_adapters(self._store)
-            return _described(self._store.load(chosen, files))
+            adapter = self._store.load(chosen, files)
+            try:
+                engine.reserve_adapter(self._store.weights_of(adapter))
+            except BaseException:
+                self._store.unload(chosen)
+                raise
+            return _described(adapter)
 
     def listed(self) -> list[Adapter]:
         return [] if self._store is None else [_described(one) for one in self._store.named.values()]
@@ -91,6 +98,9 @@ class Adapters:
         """Let a new engine take the adapters that are loaded."""
         if self._store is not None and self._store.named:
             engine.use_adapters(self._store)
+            for adapter in self._store.named.values():
+                with suppress(AdapterError):  # files that are gone end the requests that need them
+                    engine.reserve_adapter(self._store.weights_of(adapter))
 
     def _unknown(self, name: str) -> UnknownAdapterError:
         names = [one.name for one in self.listed()]

@@ -37,7 +37,9 @@ class AdapterReader:
     rank: int
 
     def __call__(self, files: AdapterFiles) -> AdapterWeights:
-        return read_adapter(files, self.model, self.family, dtype=self.dtype, rank=self.rank)
+        """Read an adapter; for a card into page-locked memory, from which copies need no staging."""
+        weights = read_adapter(files, self.model, self.family, dtype=self.dtype, rank=self.rank)
+        return weights.pinned() if next(self.model.parameters()).is_cuda else weights
 
 
 class HostAdapter:

@@ -29,8 +29,9 @@ from photonlite.engine.build import build
 from photonlite.engine.core import EngineCore
 from photonlite.engine.faults import without_frames
 from photonlite.engine.layout import lay_out
-from photonlite.errors import EngineDiedError, ModelError, PhotonliteError, SettingsError
+from photonlite.errors import CapacityError, EngineDiedError, ModelError, PhotonliteError, SettingsError
 from photonlite.models.adapters.layers import AdapterBank
+from photonlite.models.adapters.terms import AdapterWeights
 from photonlite.models.base import Model
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
@@ -115,6 +116,8 @@ class Engine:
             return
         if self.config.tensor_parallel > 1 or not isinstance(self._model, nn.Module):
             raise SettingsError("adapters are not divided: leave the engine setting 'tensor_parallel' at 1 to use any")
+        if self._where.type == "cuda" and self.config.fused:
+            _logger.info("Not fused: batches with adapters, which run in operations of PyTorch")
         bank = AdapterBank(self._model, self.config.adapter_slots, self.config.adapter_rank)
         core, loop = self._core, self._loop
         self._model_runner.adapters = bank
@@ -124,6 +127,27 @@ class Engine:
 
         self._adapters = AdapterLoader(bank, store, self._where, tell)
         core.load_adapter = self._adapters.begin
+
+    def reserve_adapter(self, weights: AdapterWeights) -> None:
+        """Allocate what an adapter needs on the device in any slot; a CapacityError if there is no memory for it.
+
+        On a card decode steps are captured with it. From any thread, one at a time.
+        """
+        runner, bank = self._model_runner, self._model_runner.adapters
+        if bank is None:
+            raise AssertionError("adapters are reserved before the engine uses any")
+        with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
+            try:
+                if not bank.reserve(weights):
+                    return
+            except (MemoryError, torch.OutOfMemoryError) as cause:
+                raise CapacityError(
+                    f"there is no memory left for {bank.slots} adapters of rank {bank.rank}: lower adapter_slots, "
+                    "adapter_rank or gpu_memory_fraction"
+                ) from without_frames(cause)
+            if (graphs := runner.capture_adapters()) is not None:
+                shown = graphs.graphs, graphs.seconds, graphs.bytes / 2**20
+                _logger.info("CUDA graphs with adapters: %d in %.1f s, %.0f MiB", *shown)
 
     @property
     def max_batch(self) -> int:

@@ -138,6 +138,11 @@ class DecodeGraphs:
         self._sizes: list[int] = []  # captured, ascending
         self._replays: dict[tuple[object, ...], Callable[[], None]] = {}
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Batch sizes that are captured, ascending."""
+        return tuple(self._sizes)
+
     def size_for(self, rows: int) -> int | None:
         for size in self._sizes:
             if size == rows or (self._padding and size > rows):

@@ -29,7 +29,7 @@ from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.reference.attention import ScoreRule, write_kv
-from photonlite.kernels.triton_utils import Counters, counting_in
+from photonlite.kernels.triton_utils import Counters, counting_in, has_triton
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import (
     CropEncoder,
@@ -41,6 +41,7 @@ from photonlite.models.base import (
     size_heads,
 )
 from photonlite.models.layers import Attention
+from photonlite.runner.adapted import AdaptedSteps
 from photonlite.runner.buffers import Buffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
     PLACE_VARIANTS,
@@ -113,6 +114,7 @@ class TorchModelRunner:
         self._spread = spread
         self._keeper = keeper
         self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
+        self._adapted: AdaptedSteps | None = None
         self._counters: Counters = {}
         self._host_pages: HostPages | None = None
         with torch.inference_mode():
@@ -157,6 +159,24 @@ class TorchModelRunner:
         self._synchronize()
         return report
 
+    def capture_adapters(self, capturer: Capturer | None = None) -> GraphReport | None:
+        """Capture decode steps with adapters, from any thread; None where steps run without graphs, or kernels.
+
+        It is done anew where the bank has got places for further terms.
+        """
+        buffers = self._buffers[0]
+        half = buffers.hidden.dtype in (torch.bfloat16, torch.float16)
+        if self.adapters is None or self._graphs is None:
+            return None
+        if capturer is None:
+            if not half or not has_triton(self._device):
+                return None
+            capturer = CudaCapturer(self._device)
+        adapted = AdaptedSteps(buffers, self.adapters, self._plain_step)
+        report = adapted.capture(capturer, self._graphs.sizes)
+        self._adapted = adapted
+        return report
+
     def padded(self, rows: int) -> tuple[int, bool]:
         if self._graphs is None or (size := self._graphs.size_for(rows)) is None:
             return rows, False
@@ -199,6 +219,8 @@ class TorchModelRunner:
         with self._spread_over(count):
             if bank is None:
                 buffers.hidden[:count].copy_(self._step(rows))
+                return
+            if self._adapted is not None and self._adapted.replay(buffers, slot, count):
                 return
             adapters = AdapterRows.of(slot.adapters[:count].tolist(), [1] * count, self._device)
             with bank.running(adapters) as model:
@@ -257,7 +279,7 @@ class TorchModelRunner:
 
     def close(self) -> None:
         """Free the device's memory; all work must be done."""
-        self._graphs = self._host_pages = None
+        self._graphs = self._adapted = self._host_pages = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
         del self._images, self._prefill, self._steps

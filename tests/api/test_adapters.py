@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from photonlite import VisionModel
-from photonlite.errors import AdapterError, SettingsError, UnknownAdapterError
+from photonlite.errors import AdapterError, EngineDiedError, SettingsError, UnknownAdapterError
+from photonlite.runner.graphs import GraphOptions
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
+from tests.runner.rig import Played
 from tests.serving import counters, make_image, network, run, serve
 
 RANK, ALPHA = 3, 6.0
@@ -87,6 +89,42 @@ def test_adapters_in_one_batch_do_not_mix(served: Served) -> None:
     assert [plain(one) for one in found] == [
         answers_of(served, number, adapter) for number, adapter in enumerate(adapters * 3)
     ]
+
+
+@pytest.mark.long
+def test_captured_steps_read_the_slots_of_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = Served(tmp_path, page_size=4, max_batch=6, adapter_slots=2)
+    runner = served.model._session.engine._model_runner
+    assert runner.capture_adapters(Played()) is None  # nothing is captured at all
+    runner.capture(GraphOptions((1, 2, 4, 6)), Played())
+    served.load()
+    report = runner.capture_adapters(Played())
+    assert report is not None
+    assert report.graphs == 4
+    replayed: list[bool] = []
+    replay = runner._adapted.replay  # type: ignore[union-attr]
+    monkeypatch.setattr(runner._adapted, "replay", lambda *given: replayed.append(replay(*given)) or replayed[-1])
+    adapters = ["x", None, "y", "z", "y", "x"]
+    found = served.model.batch([task(number, name) for number, name in enumerate(adapters * 2)], errors="raise")
+    expected = [answers_of(served, number, name) for number, name in enumerate(adapters * 2)]
+    served.close()
+    assert [plain(one) for one in found] == expected
+    assert len(replayed) > 10
+    assert all(replayed)
+
+
+def test_a_restarted_engine_takes_the_adapters_that_are_loaded(tmp_path: Path) -> None:
+    served = Served(tmp_path)
+    served.load()
+    model, image = served.model, make_image(7)
+    expected = model.query(image, "What?", adapter="x")["answer"]
+    (served.folders["y"] / "adapter_model.safetensors").unlink()
+    model._session.engine._loop.fail(EngineDiedError("for a test"))
+    while model._session.engine.alive:
+        model._session.engine._loop._thread.join(GUARD)
+    model.restart()
+    assert model.query(image, "What?", adapter="x")["answer"] == expected
+    served.close()
 
 
 def test_an_encoded_image_belongs_to_no_adapter(served: Served) -> None:

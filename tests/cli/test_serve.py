@@ -18,8 +18,9 @@ import torch
 
 from photonlite.cli import main
 from photonlite.cli.parser import parse
-from photonlite.cli.serve import _say, greeting
+from photonlite.cli.serve import _say, greeting, load_served
 from photonlite.cli.settings import read_settings
+from photonlite.errors import InputError
 from photonlite.server.config import ServerConfig
 from photonlite.server.link import VARIABLE
 from photonlite.server.watchdog import Watchdog
@@ -39,6 +40,33 @@ def config(*arguments: str) -> ServerConfig:
 
 def test_without_options_the_defaults_apply() -> None:
     assert config() == ServerConfig()
+
+
+class Loading:
+    """What `photonlite.load` returns here: takes adapters."""
+
+    def __init__(self) -> None:
+        self.adapters: list[tuple[str, str | None]] = []
+        self.closed = False
+
+    def load_adapter(self, adapter: str, *, name: str | None = None) -> None:
+        self.adapters.append((adapter, name))
+
+    def close(self, *, drain: bool) -> None:
+        self.closed = True
+
+
+def test_adapters_are_loaded_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = Loading()
+    monkeypatch.setattr("photonlite.load", lambda *_, **__: loading)
+    flags = ["--adapter", "shelf=adapters/shelf", "--adapter", "other=owner/name", "third=a=b"]
+    load_served(read_settings(parse(["serve", *flags]), {}))
+    assert loading.adapters == [("adapters/shelf", "shelf"), ("owner/name", "other"), ("a=b", "third")]
+    load_served(read_settings(parse(["serve"]), {"PHOTONLITE_ADAPTERS": "shelf=x,other=y"}))
+    assert loading.adapters[3:] == [("x", "shelf"), ("y", "other")]
+    with pytest.raises(InputError, match=r"--adapter is 'shelf': give NAME=PATH"):
+        load_served(read_settings(parse(["serve", "--adapter", "shelf"]), {}))
+    assert loading.closed
 
 
 def test_options_reach_the_settings(tmp_path: Path) -> None:

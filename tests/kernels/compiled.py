@@ -19,7 +19,16 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from photonlite import kernels
-from photonlite.kernels import cards, decode_attention, norms, prefill_attention, rotary, serial_block, small_batch_gemm
+from photonlite.kernels import (
+    adapters,
+    cards,
+    decode_attention,
+    norms,
+    prefill_attention,
+    rotary,
+    serial_block,
+    small_batch_gemm,
+)
 from photonlite.kernels.activations import swiglu
 from photonlite.kernels.cards import CARDS, Card
 from photonlite.kernels.triton_utils import LEAST_CAPABILITY
@@ -116,6 +125,13 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
     serial_block.add_linear(inside, zeros(hidden, inner), x, (zeros(hidden), scales[0]))
 
 
+def adapter(hidden: int, inner: int, rows: int) -> None:
+    """The terms of an adapter at one layer."""
+    stack = adapters.AdapterStack(zeros(3, 16, hidden), zeros(3, inner, 16), 0, [0, 16, 16])
+    batch = adapters.AdapterRows.of([1, 2, *[0] * (rows - 1)], [1] * (rows + 1), torch.device("cpu"))
+    adapters.add_adapters(zeros(rows + 1, inner), zeros(rows + 1, hidden), batch, stack)
+
+
 def prompt(hidden: int, heads: int, kv_heads: int, dim: int, inner: int) -> None:
     """A prompt's kernels of one block."""
     count, half = 70, min(dim // 2, 64)
@@ -161,6 +177,7 @@ def compiled_for(card: Card) -> Compiler:
         for sizes in SIZES:
             for rows in ROWS:
                 step(*sizes, rows)
+                adapter(sizes[0], sizes[-1], rows)
             prompt(*sizes)
         for patch in patches:
             patch.stop()
@@ -170,7 +187,7 @@ def compiled_for(card: Card) -> Compiler:
 def check(card: Card) -> None:
     """Compare what the kernels take with what the table says, and with what the card has."""
     compiler = compiled_for(card)
-    told = {"row_kernels": cards.ROW_BYTES, "activations": cards.ROW_BYTES}
+    told = dict.fromkeys(("row_kernels", "activations", "adapters"), cards.ROW_BYTES)
     for _, heads, kv_heads, dim, _ in SIZES:
         group = heads // kv_heads
         for need in (*cards.prompt_needs(dim, group), *cards.step_needs(dim, group)):

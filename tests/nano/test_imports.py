@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("scenes", "questions", "training", "evaluation", "demo")
+FOLDERS = ("scenes", "questions", "training", "evaluation", "adapter", "demo")
 
 
 def import_graph(root, package):

@@ -174,9 +174,9 @@ class Learner(nn.Module):
         token = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         n, o = self.places.numbers, self.places.outlines
         config = self.model.config.region
-        coord = _soft_cross_entropy(self.model.coordinate_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
+        coord = soft_cross_entropy(self.model.coordinate_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
         octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
-        size = _soft_cross_entropy(self.model.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
+        size = soft_cross_entropy(self.model.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
         step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
         # The first vertices tell how the object is turned, the others follow from them nearly without the image: as a
         # few numbers among thirty-six the first ones were not learned.
@@ -259,7 +259,7 @@ def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
     return scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads
 
 
-def _soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
+def soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:
     """Cross entropy of logits [..., bins] against a Gaussian two bins wide around a fractional bin [...]."""
     bins = torch.arange(logits.shape[-1], device=logits.device)
     target = (-0.5 * ((bins - position[..., None]) / _SOFT_BINS) ** 2).softmax(-1)

@@ -16,11 +16,12 @@ class AdapterRows:
     """Which adapter each unit of a batch has: a row, a position, a crop or an embedding's patches.
 
     `groups` are slots above 0 with their units, for operations of PyTorch; `index`, int32 ``[units]``, is the same for
-    kernels, with 0 for units without an adapter.
+    kernels, with 0 for units without an adapter. Without groups the index says it all: it may change between replays
+    of a CUDA graph.
     """
 
     units: int
-    groups: tuple[tuple[int, Units], ...]
+    groups: tuple[tuple[int, Units], ...] | None
     index: Tensor
 
     @classmethod
@@ -38,13 +39,25 @@ class AdapterRows:
             begin += count
         groups = tuple((slot, _units(parts, device)) for slot, parts in ranges.items() if slot)
         index = torch.repeat_interleave(torch.tensor(slots, dtype=torch.int32), torch.tensor(counts))
-        return cls(begin, groups, index.to(device))
+        return cls(begin, groups, _sent(index, device))
+
+    def by_slot(self) -> tuple[tuple[int, Units], ...]:
+        """Return the groups; without any the host waits for the index."""
+        if self.groups is not None:
+            return self.groups
+        slots = sorted(set(self.index.tolist()) - {0})
+        return tuple((slot, (self.index == slot).nonzero()[:, 0]) for slot in slots)
 
 
 def _units(parts: Sequence[range], device: torch.device) -> Units:
     if len(parts) == 1:
         return slice(parts[0].start, parts[0].stop)
-    return torch.tensor([unit for part in parts for unit in part], device=device)
+    return _sent(torch.tensor([unit for part in parts for unit in part]), device)
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device; from page-locked memory, so that the host does not wait for a card."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ def add_adapters(y: Tensor, x: Tensor, rows: AdapterRows, stack: AdapterStack) -
     """
     outputs = y.view(rows.units, -1, y.shape[-1])[..., stack.first : stack.first + stack.b.shape[1]]
     inputs = x.reshape(rows.units, -1, x.shape[-1])
-    for slot, units in rows.groups:
+    for slot, units in rows.by_slot():
         if rank := stack.ranks[slot]:
             low = functional.linear(inputs[units], stack.a[slot, :rank])
             outputs[units] += functional.linear(low, stack.b[slot, :, :rank])

@@ -5,6 +5,7 @@ A batch without adapters runs the model itself, which knows nothing of this.
 
 import copy
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -17,8 +18,8 @@ from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm, AdapterW
 from photonlite.models.base import Model
 
 
-class CurrentRows:
-    """The rows of the batch that runs: set by `AdapterBank.running`, read by all layers."""
+class CurrentRows(threading.local):
+    """The rows of the batch that runs on this thread: set by `AdapterBank.running`, read by all layers."""
 
     rows: AdapterRows | None = None
 
@@ -84,16 +85,16 @@ class AdapterBank:
             self._current.rows = None
 
     @torch.no_grad()
-    def reserve(self, weights: AdapterWeights) -> None:
-        """Allocate what the terms of an adapter need in every slot."""
-        for term in weights.terms:
-            stacks = self._layer(term.place.layer).stacks
-            if term.place not in stacks:
-                stacks[term.place] = self._stack(term)
+    def reserve(self, weights: AdapterWeights) -> bool:
+        """Allocate what the terms of an adapter need in every slot; return whether that was anything."""
+        missing = [term for term in weights.terms if term.place not in self._layer(term.place.layer).stacks]
+        for term in missing:
+            self._layer(term.place.layer).stacks[term.place] = self._stack(term)
+        return bool(missing)
 
     @torch.no_grad()
     def write(self, slot: int, weights: AdapterWeights) -> None:
-        """Put an adapter into a slot, and wait until it is there."""
+        """Put an adapter into a slot, on the current stream of a card."""
         if not 0 < slot <= self.slots:
             raise AssertionError(f"slot {slot} of {self.slots}: slot 0 holds nothing")
         self.reserve(weights)
@@ -130,8 +131,8 @@ def _write_term(stack: AdapterStack, slot: int, term: AdapterTerm | None) -> Non
     stack.b[slot].zero_()
     stack.ranks[slot] = 0 if term is None else term.rank
     if term is not None:
-        stack.a[slot, ..., : term.rank, :].copy_(term.a)
-        stack.b[slot, ..., : term.rank].copy_(term.b)
+        stack.a[slot, ..., : term.rank, :].copy_(term.a, non_blocking=True)
+        stack.b[slot, ..., : term.rank].copy_(term.b, non_blocking=True)
 
 
 def copy_modules(module: nn.Module) -> nn.Module:

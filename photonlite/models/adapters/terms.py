@@ -49,6 +49,11 @@ class AdapterWeights:
     def nbytes(self) -> int:
         return sum(term.nbytes for term in self.terms)
 
+    def pinned(self) -> "AdapterWeights":
+        """Return the same in page-locked memory."""
+        terms = (AdapterTerm(term.place, term.a.pin_memory(), term.b.pin_memory()) for term in self.terms)
+        return AdapterWeights(self.key, tuple(terms))
+
     @property
     def rank(self) -> int:
         return max(term.rank for term in self.terms)

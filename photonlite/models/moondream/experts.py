@@ -81,7 +81,7 @@ class AdaptedExperts(AdaptedLayer):
         tokens = len(x) // routes.rank_count
         slots = rows.index.repeat_interleave(tokens // rows.units)[routes.order.long() // routes.rank_count]
         for stack in self.stacks.values():
-            for slot, _ in rows.groups:
+            for slot, _ in rows.by_slot():
                 if rank := stack.ranks[slot]:
                     low = reference.expert_product(x, routes, ExpertWeight(stack.a[slot, :, :rank]))
                     own = low * (slots == slot)[:, None]

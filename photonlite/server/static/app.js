@@ -20,14 +20,15 @@ const camera = wireCamera({ task, key: () => $("key").value, onKey: askForKey })
 /** What is asked, without the image: {skill, fields}; null where words are missing, and the page says so. */
 function task({ complaining = true } = {}) {
   const skill = chosen("skill");
-  if (skill === "caption") return { skill, fields: { length: chosen("length") } };
+  const adapter = state.mode === "picture" && $("adapter").value ? { adapter: $("adapter").value } : {};
+  if (skill === "caption") return { skill, fields: { length: chosen("length"), ...adapter } };
   const name = skill === "query" ? "question" : "object";
   const words = skill === "query" ? $(name).value.trim() : names();
   if (!words.length) {
     if (complaining) complain(`${name}-error`, name === "question" ? "Write a question." : "Name what to look for.");
     return null;
   }
-  const fields = { [name]: words };
+  const fields = { [name]: words, ...adapter };
   if (state.mode === "picture") {
     if (skill === "query" && $("reasoning").checked) fields.reasoning = true;
     if (reference.list.length) fields.spatial_refs = reference.list;
@@ -49,6 +50,7 @@ function showSkill() {
     field.hidden = !field.dataset.for.split(" ").includes(skill) || (live && "still" in field.dataset);
   }
   $("reasoning").parentElement.hidden = live;
+  $("adapter-field").hidden = live || $("adapter").options.length < 2;
   reference.enable(!live && WITH_PLACES.includes(skill));
   showReference();
   showCode();
@@ -217,6 +219,18 @@ async function showReady() {
   $("ready").textContent = response?.ok ? "Ready" : response ? "Not ready" : "Offline";
 }
 
+/** Offers the adapters that the server has loaded, where there are any. */
+async function showAdapters() {
+  const response = await fetch(address("v1/adapters"), { headers: headersFor($("key").value) }).catch(() => null);
+  if (!response?.ok) return;
+  const { data } = await response.json();
+  const before = $("adapter").value;
+  const offered = data.map(({ name }) => make("option", { value: name }, name));
+  $("adapter").replaceChildren(make("option", { value: "" }, "None"), ...offered);
+  $("adapter").value = data.some(({ name }) => name === before) ? before : "";
+  showSkill();
+}
+
 function selectMode(tab) {
   state.mode = tab.id === "tab-camera" ? "camera" : "picture";
   $("view-picture").hidden = state.mode === "camera";
@@ -272,6 +286,7 @@ function wireKey() {
     clearErrors();
     toggleKey(false);
     $("key-toggle").focus();
+    showAdapters();
   });
   $("key-toggle").addEventListener("click", () => toggleKey($("key-panel").hidden));
 }
@@ -282,3 +297,4 @@ document.addEventListener("keydown", (event) => {
 wire();
 showSkill();
 showReady();
+showAdapters();

@@ -1,0 +1,160 @@
+"""What adapters cost: `python -m bench.adapters --device cuda`.
+
+Decoding: the mean time between two tokens of a request where all run together: without adapters, with several of them,
+and with one row of all that has one. These take turns on one engine. Loading: when the first token of a request comes
+whose adapter is in a slot, in host memory, or on disk alone.
+
+Weights are random, adapters adapt all linear layers of the text blocks; `--tiny` is a rehearsal for machines without a
+card, whose figures mean nothing.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from bench.bubble.report import table
+from bench.gpu.command import Options, parse
+from bench.gpu.models import endless_model, prompts_of
+from bench.shapes import SHAPES
+from photonlite.api import VisionModel
+from photonlite.config import EngineConfig, ImageLimits
+from photonlite.models.checkpoint import LoadedModel
+from photonlite.models.moondream import checkpoint
+from photonlite.models.moondream.config import MoondreamConfig
+
+RANK, ADAPTERS = 16, 8
+STREAMS = ((8, 8), (32, 8))  # streams, and adapters among them
+PARTS = ("decode", "load")
+
+
+def write_adapter(network: nn.Module, folder: Path, seed: int, rank: int) -> Path:
+    """Write a random adapter of the text blocks as PEFT does; its terms are small, so that nothing overflows."""
+    draw = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, layer in network.named_modules():
+        if name.startswith("text.blocks.") and isinstance(layer, nn.Linear):
+            sizes = {"A": (rank, layer.in_features), "B": (layer.out_features, rank)}
+            for half, size in sizes.items():
+                value = torch.randn(size, generator=draw) * 0.02
+                tensors[f"base_model.model.{name}.lora_{half}.weight"] = value.bfloat16()
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank}))
+    return folder
+
+
+class Adapted:
+    """A model with random weights and several adapters."""
+
+    def __init__(self, options: Options, folder: Path, **engine: Any) -> None:
+        shape = SHAPES[options.shape]
+        config = MoondreamConfig.from_dict(shape.tiny if options.tiny else shape.raw)
+        self.network = endless_model(config, options.where, options.dtype)
+        self.tokens = 40 if options.tiny else 300
+        self.prompts = prompts_of(config)
+        loaded = LoadedModel("random weights", self.network, self.prompts, family=checkpoint)
+        settings = EngineConfig(max_batch=64 if options.cuda else 32, adapter_rank=RANK, **engine)
+        self.model = VisionModel(loaded, options.where, options.dtype, ImageLimits(), settings)
+        self.names = [f"adapter-{seed}" for seed in range(ADAPTERS)]
+        for seed, name in enumerate(self.names):
+            self.model.load_adapter(write_adapter(self.network, folder / name, seed, RANK), name=name)
+
+    def ask(self, adapters: Sequence[str | None]) -> list[Any]:
+        settings: Any = {"max_tokens": self.tokens}
+        tasks = [
+            {
+                "skill": "query",
+                "question": f"a {index}",
+                "settings": settings,
+                "adapter": name,
+                "cache_salt": f"{index}",
+            }
+            for index, name in enumerate(adapters)
+        ]
+        return self.model.batch(tasks, errors="raise")
+
+    def period(self, adapters: Sequence[str | None]) -> float:
+        """Return the mean seconds between tokens of a round in which all sequences run together."""
+        before = self._gaps()
+        self.ask(adapters)
+        after = self._gaps()
+        return (after[0] - before[0]) / max(1, after[1] - before[1])
+
+    def first_token(self, adapter: str | None) -> float:
+        (found,) = self.ask([adapter])
+        return float(found.metrics.time_to_first_token_s)
+
+    def _gaps(self) -> tuple[float, int]:
+        histogram = self.model.metrics()["histograms"]["token_s"]
+        return histogram["sum"], histogram["count"]
+
+
+def decoding(adapted: Adapted, rounds: int) -> list[list[str]]:
+    rows = []
+    for streams, count in STREAMS:
+        cases: dict[str, list[str | None]] = {
+            "none": [None] * streams,
+            "adapters": [adapted.names[index % count] for index in range(streams)],
+            "one row of all": [adapted.names[0], *[None] * (streams - 1)],
+        }
+        found: dict[str, list[float]] = {name: [] for name in cases}
+        for turn in range(rounds + 1):
+            for name, adapters in cases.items():
+                seconds = adapted.period(adapters)
+                if turn:  # the first one warms up
+                    found[name].append(seconds)
+        base = statistics.median(found["none"])
+        for name, times in found.items():
+            middle = statistics.median(times)
+            spread = f"{1e3 * min(times):.3f} to {1e3 * max(times):.3f}"
+            rows.append([f"{streams} streams, {name}", f"{1e3 * middle:.3f}", spread, f"{middle / base:.2f} x"])
+    return rows
+
+
+def loading(options: Options, folder: Path) -> list[list[str]]:
+    """Measure first tokens of adapters in turn: each was pushed out of the only slot, or of host memory too."""
+    rows = []
+    for what, engine in (
+        ("in its slot", {"adapter_slots": ADAPTERS}),
+        ("in host memory", {"adapter_slots": 1}),
+        ("on disk", {"adapter_slots": 1, "adapter_bytes": 0}),
+    ):
+        adapted = Adapted(options, folder / what.replace(" ", "-"), **engine)
+        order = adapted.names * (options.rounds + 1)
+        seconds = [adapted.first_token(name) for name in order][len(adapted.names) :]
+        rows.append([what, f"{1e3 * statistics.median(seconds):.2f}", f"{1e3 * max(seconds):.2f}"])
+        adapted.model.close()
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    options = parse("bench.adapters", __doc__, PARTS, arguments)
+    parts = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if "decode" in options.only:
+            adapted = Adapted(options, folder / "decode")
+            head = ["period of decoding", "ms", "rounds (ms)", "against none"]
+            parts.append(table(head, decoding(adapted, options.rounds)))
+            adapted.model.close()
+        if "load" in options.only:
+            head = ["first token, adapter", "median (ms)", "slowest (ms)"]
+            parts.append(table(head, loading(options, folder / "load")))
+    text = f"`{options.command}`\n\n" + "\n\n".join(parts) + "\n"
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

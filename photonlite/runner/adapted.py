@@ -1,0 +1,60 @@
+"""Decode steps of batches with adapters, as CUDA graphs over buffers of their own.
+
+```
+rows of the slot ── copy ──> rows ─┐
+slots of adapters ─ upload ─> index ┴─ graph of the size: the model with adapters ──> hidden ── copy ──> of the slot
+```
+
+Which adapter is in which slot is not part of a graph: it reads the slots' memory, which stays where it is. All steps
+run one after the other on the compute stream, so one set of buffers serves both slots of the pipeline. They are
+captured on the thread that loads an adapter, while other requests run: what runs for that writes to the scratch page.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from photonlite.kernels.adapters import AdapterRows
+from photonlite.models.adapters.layers import AdapterBank
+from photonlite.models.base import Model
+from photonlite.runner.buffers import Buffers, transfer
+from photonlite.runner.graphs import Capturer, GraphReport, measured, try_capture
+from photonlite.runner.slots import Slot
+
+Step = Callable[[Tensor, Model], Tensor]
+"""Maps rows, int32 ``[B, 4 + P]``, to raw hidden states ``[B, dim]`` by a model."""
+
+
+class AdaptedSteps:
+    def __init__(self, like: Buffers, bank: AdapterBank, step: Step) -> None:
+        self._bank, self._step = bank, step
+        self._rows, self._hidden = torch.zeros_like(like.rows), torch.zeros_like(like.hidden)
+        self._index = torch.zeros(len(like.rows), dtype=torch.int32, device=like.rows.device)
+        self._replays: dict[int, Callable[[], None]] = {}
+
+    def capture(self, capturer: Capturer, sizes: Iterable[int]) -> GraphReport:
+        """Capture each size, largest first; one that cannot be captured runs without a graph."""
+        with torch.inference_mode(), measured(capturer) as report:
+            for size in sorted(sizes, reverse=True):
+                what = f"decode steps of {size} rows with adapters run"
+                if replay := try_capture(capturer, partial(self._run, size), what):
+                    self._replays[size] = replay
+            return report(len(self._replays))
+
+    def replay(self, buffers: Buffers, slot: Slot, count: int) -> bool:
+        """Replay the graph of a size on the current stream; return whether there is one."""
+        run = self._replays.get(count)
+        if run is None:
+            return False
+        self._rows[:count].copy_(buffers.rows[:count])
+        transfer(self._index[:count], slot.adapters[:count])
+        run()
+        buffers.hidden[:count].copy_(self._hidden[:count])
+        return True
+
+    def _run(self, size: int) -> None:
+        rows = AdapterRows(size, None, self._index[:size])
+        with self._bank.running(rows) as model:
+            self._hidden[:size].copy_(self._step(self._rows[:size], model))
