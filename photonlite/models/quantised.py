@@ -20,6 +20,7 @@ from photonlite.kernels import cards
 from photonlite.kernels.host_products import HostProduct, measure
 from photonlite.kernels.quantised import Weight, dense
 from photonlite.kernels.quantised import obstacle as weight_obstacle
+from photonlite.kernels.reference.compensation import quantise_for
 from photonlite.kernels.reference.quantised import QuantisedWeight, empty, quantise
 from photonlite.models.matching import check_tensors
 from photonlite.models.precisions import Precisions
@@ -103,6 +104,8 @@ def stored_weight(layer: nn.Module) -> Weight:
 def fused_obstacle(text: nn.Module, *joined: nn.Module) -> str | None:
     """Return what keeps fused kernels from a decoder with quantised layers; products of `joined` ones become one."""
     layers = [layer for layer in text.modules() if isinstance(layer, QuantisedLinear)]
+    if any(layer.is_prepared for layer in layers):
+        return "its weights are in the form of the CPU's products"
     if any(isinstance(layer, QuantisedLinear) != isinstance(joined[0], QuantisedLinear) for layer in joined):
         return "only some layers of a block are quantised"
     if len({layer.precision for layer in layers if layer in joined}) > 1:
@@ -139,6 +142,11 @@ class QuantisedLinear(nn.Module):
         layer.share(quantise(linear.weight.detach(), precision))
         layer.bias = linear.bias
         return layer
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the weight is in the form of a product: `stored` is gone."""
+        return self._product is not None
 
     @property
     def stored(self) -> QuantisedWeight:
@@ -179,11 +187,18 @@ class WeightStore:
         layers: Precisions of layers, by name.
         device: Where the model will be.
         dtype: Of what is not quantised.
+        moments: Of the inputs of layers in int4, by name, where they are known.
     """
 
     def __init__(
-        self, model: nn.Module, layers: Mapping[str, Precision], device: torch.device | str, dtype: torch.dtype
+        self,
+        model: nn.Module,
+        layers: Mapping[str, Precision],
+        device: torch.device | str,
+        dtype: torch.dtype,
+        moments: Mapping[str, Tensor] | None = None,
     ) -> None:
+        self._moments = moments or {}
         self._layers, self._device, self._dtype = layers, device, dtype
         self._shapes = {name: value.shape for name, value in model.state_dict().items()}
         self._state: dict[str, Tensor] = {}
@@ -195,13 +210,18 @@ class WeightStore:
         layer = name.removesuffix(".weight")
         if layer in self._layers and layer != name:
             try:
-                self.put_quantised(layer, quantise(value.to(self._device), self._layers[layer]), rows)
+                self.put_quantised(layer, self._quantise(layer, value.to(self._device)), rows)
             except ValueError as cause:
                 raise CheckpointError(f"{name}: {cause}") from cause
             return
         if name not in self._state:
             self._state[name] = torch.empty(self._shapes[name], dtype=dtype or self._dtype, device=self._device)
         self._state[name][rows].copy_(value)
+
+    def _quantise(self, layer: str, value: Tensor) -> QuantisedWeight:
+        if layer in self._moments:
+            return quantise_for(value, self._moments[layer])
+        return quantise(value, self._layers[layer])
 
     def put_quantised(self, layer: str, weight: QuantisedWeight, rows: slice = slice(None)) -> None:
         """Store some rows of a layer's weight."""
