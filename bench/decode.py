@@ -31,6 +31,8 @@ from bench.gpu.models import divide, endless_model, prompts_of
 from bench.gpu.routes import random_routes, routes_row, routes_table
 from bench.gpu.samples import Sample
 from bench.shapes import SHAPES
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import quantise_layers
 from photonlite.observe.trace import Tracer
 
 NOTES = """\
@@ -67,6 +69,9 @@ VARIANTS = {
     "fp8_kv": Variant("words, FP8 KV", settings={"kv_dtype": "fp8"}, streams=(32, 64), aims={32: 1.6e-3, 64: 2.4e-3}),
     "plain": Variant("words, plain operations", settings={"fused": False}),
 }
+WEIGHT_AIMS = {"fp8": {1: 0.62e-3, 8: 0.95e-3, 32: 1.95e-3}, "int4": {1: 0.52e-3, 8: 0.88e-3}}
+"""Of the period in seconds, by precision of the decoder's weights and streams."""
+
 PARTS = (*VARIANTS, "reference")
 REFERENCE = {"decode": "eager", "decode_compiled": "after its own `compile()`"}
 
@@ -83,6 +88,8 @@ class Decoding:
         options, config = bench.options, bench.config
         self._ranks = options.tensor_parallel
         model: Any = endless_model(config, options.where, options.dtype)
+        if options.weights != "auto":
+            quantise_layers(model, Precisions(options.weights))
         if self._ranks > 1:
             folder = Path(tempfile.mkdtemp())
             weakref.finalize(self, shutil.rmtree, folder)  # each engine's ranks read it
@@ -138,6 +145,8 @@ class Decoding:
         longest = max(prompt_lengths(self._subject, streams, 0))
         context = self._subject.prompt + (self._subject.stop - longest) / 2
         fp8 = variant.settings.get("kv_dtype") == "fp8"
+        if self._bench.options.weights != "auto":  # of weights in full only
+            return None
         floor = self._bench.floors.decode(streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize)
         return floor / self._ranks
 
@@ -146,8 +155,11 @@ class Decoding:
 
         All are of one card.
         """
-        if self._ranks > 1:
+        weights = self._bench.options.weights
+        if self._ranks > 1 or (weights != "auto" and variant is not VARIANTS["bf16"]):
             return None
+        if weights != "auto":
+            return WEIGHT_AIMS.get(weights, {}).get(streams)
         name = self._bench.options.shape
         if name == "moondream2":
             return variant.aims.get(streams)
@@ -178,7 +190,7 @@ def _step_cells(what: str, found: Steady) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    options = parse("bench.decode", __doc__, PARTS, arguments, ranks=True)
+    options = parse("bench.decode", __doc__, PARTS, arguments, ranks=True, weights=True)
     bench = Bench("Decoding: the period of a step", options)
     bench.attempt("ceilings", lambda: bench.floors)
     found = bench.reference(tuple(REFERENCE)) if "reference" in options.only else {}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import torch
 
@@ -20,6 +20,7 @@ from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.reference import ask
 from bench.shapes import SHAPES
+from photonlite.config import Precision
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.moondream.config import MoondreamConfig
@@ -37,6 +38,7 @@ def parse(
     shapes: Sequence[str] = _SHAPES,
     *,
     ranks: bool = False,
+    weights: bool = False,
 ) -> "Options":
     """Read the command line.
 
@@ -47,6 +49,7 @@ def parse(
         arguments: The command line; the process's own unless given.
         shapes: What `--shape` may name.
         ranks: Whether the benchmark takes `--tensor-parallel`.
+        weights: Whether it takes `--weights`.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -60,6 +63,9 @@ def parse(
     parser.add_argument("--trace", type=Path, metavar="DIR", help="folder for traces that ui.perfetto.dev opens")
     parser.add_argument("--reference", type=Path, metavar="DIR", help="folder that holds moondream/torch")
     parser.add_argument("--patience", type=float, default=90.0, help="seconds that the reference may take")
+    if weights:
+        known = ("auto", *get_args(Precision))
+        parser.add_argument("--weights", default="auto", choices=known, help="precision of the decoder's weights")
     if ranks:
         parser.add_argument("--tensor-parallel", type=int, default=1, help="ranks that run the model together")
     options = parser.parse_args(arguments, namespace=Options())

@@ -38,6 +38,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
     parser.add_argument("--words", type=int, default=128, help="whose logits are compared")
     parser.add_argument("--rounds", type=int, default=5, help="decode steps of each variant")
+    parser.add_argument("--layers", type=int, default=24, help="of the decoder; 24 take 20 GB of memory")
     parser.add_argument("--tiny", action="store_true", help="a tiny shape: a rehearsal")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"), help="date of the page")
     parser.add_argument("--output", type=Path, default=RESULTS, help="markdown file to write")
@@ -51,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = describe(resolve_device(options.device))
     page.put("", f"{options.date}, {machine}. Made by `python -m bench.quantised`.\n\n{NOTES}")
     if "logits" in options.only or "steps" in options.only:
-        model = full_model(tiny=options.tiny)
-        shape = "A tiny shape" if options.tiny else "Moondream 2's shape"
+        model = full_model(options.layers, tiny=options.tiny)
+        shape = "A tiny shape" if options.tiny else f"Moondream 2's shape, {options.layers} layers"
         if "logits" in options.only:
             page.put(
                 f"{shape}, random weights: logits behind {options.words} words", compare_logits(model, options.words)

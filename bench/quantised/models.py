@@ -36,18 +36,13 @@ class LongContext:
         return attend(q, self._keys, self._values)
 
 
-def config_of(*, tiny: bool) -> MoondreamConfig:
-    """Return the shape, with an image encoder of a tiny one, which is not run here."""
-    raw: dict[str, Any] = TINY if tiny else MOONDREAM2
-    if tiny:
-        return MoondreamConfig.from_dict(raw)
-    dim = MoondreamConfig.from_dict(raw).text.dim
-    return MoondreamConfig.from_dict(raw | {"vision": TINY["vision"] | {"proj_out_dim": dim}})
-
-
-def full_model(*, tiny: bool) -> MoondreamModel:
-    """Make a model in float32."""
-    return random_model(config_of(tiny=tiny), torch.device("cpu"), torch.float32)
+def full_model(layers: int, *, tiny: bool) -> MoondreamModel:
+    """Make a model in float32 with so many layers, and the image encoder of a tiny one, which is not run here."""
+    raw: dict[str, Any] = TINY
+    if not tiny:
+        dim = MoondreamConfig.from_dict(MOONDREAM2).text.dim
+        raw = MOONDREAM2 | {"vision": TINY["vision"] | {"proj_out_dim": dim}, "text": {"n_layers": layers}}
+    return random_model(MoondreamConfig.from_dict(raw), torch.device("cpu"), torch.float32)
 
 
 def quantised_copy(model: MoondreamModel, precisions: Precisions, dtype: torch.dtype) -> MoondreamModel:

@@ -99,6 +99,8 @@ def _head(subject: Subject, streams: int) -> Part:
         raise RuntimeError("this decoder has no head as data")
     hidden = subject.words.new_empty(streams, subject.words.shape[1]).normal_()
     weight = head.layers[0][0]
+    if not isinstance(weight, torch.Tensor):
+        raise RuntimeError("the head is quantised")
     tiling = tiling_of(streams, *weight.shape)
 
     def run() -> None:

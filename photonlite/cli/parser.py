@@ -80,7 +80,8 @@ EXAMPLES = {
   photonlite store --prune --store /srv/photonlite --tenant alice""",
     "quantize": """\
   photonlite quantize vikhyatk/moondream2 moondream2-int4
-  photonlite quantize path/to/checkpoint smaller --weights int4 --vision-weights int8""",
+  photonlite quantize path/to/checkpoint smaller --weights int4 --vision-weights int8
+  photonlite quantize path/to/checkpoint smaller --images photos/""",
     "verify": """\
   photonlite verify
   photonlite verify Qwen/Qwen3-VL-2B-Instruct --device cuda
@@ -153,6 +154,8 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         elif command == "quantize":
             group.add_argument("model", metavar="MODEL", help="a folder, a .safetensors file or a Hub id")
             group.add_argument("folder", metavar="FOLDER", help="a new folder")
+            what = "a folder or quoted glob of typical images: int4 is rounded for what goes into each layer then"
+            group.add_argument("--images", metavar="IMAGES", help=what)
         else:
             group.add_argument("--model", help=what)
         group.add_argument("--revision", help="branch, tag or commit of a Hub id")

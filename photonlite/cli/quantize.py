@@ -4,6 +4,7 @@ import argparse
 import sys
 
 import photonlite
+from photonlite.cli.inputs import expand
 
 
 def run_quantize(options: argparse.Namespace) -> int:
@@ -15,6 +16,7 @@ def run_quantize(options: argparse.Namespace) -> int:
         vision_weights=options.vision_weights,
         dtype=options.dtype,
         revision=options.revision,
+        images=[] if options.images is None else expand([options.images])[0],
         progress=True,
     )
     size = sum(path.stat().st_size for path in folder.iterdir())

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from photonlite.kernels import row_kernels
 from photonlite.kernels import small_batch_gemm_kernels as device_code
+from photonlite.kernels.quantised import Weight, dense, obstacle
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.triton_utils import (
     arrival_counters,
@@ -80,11 +81,16 @@ class Handshake:
     late: int  # leading columns of the input of `linear_out` that attention writes, for which it waits
 
 
-def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False) -> Tiling:
+def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int = 0) -> Tiling:
     """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest.
 
-    `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU.
+    `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU; `group` is 0 for a weight that is not
+    quantised, else the columns that share a scale, of which a step takes those of one, or 128 of a row.
     """
+    if group:  # not measured yet
+        tiles = -(-outs // 64)
+        parts = 1 if gated else max(1, min(4, ins // 512, -(-112 // tiles)))
+        return Tiling(64, min(group, 128), parts, 4, 5 if rows <= 32 else 4, min(3, -(-tiles * parts // _PROGRAMS)))
     if rows == 1:
         return _tiling_of_one(outs, ins, gated=gated)
     if outs >= 8192 and not gated:
@@ -137,7 +143,7 @@ def stats_width(outs: int, ins: int) -> int:
 
 def small_batch_gemm(
     x: Tensor,  # [M, K], M at most `MAX_ROWS` where the kernel runs
-    weight: Tensor,  # [N, K], rows contiguous
+    weight: Weight,  # [N, K], rows contiguous
     bias: Tensor | None,  # [N]
     *,
     # Weight [K], bias [K] and eps of a layer norm in front; without a bias it is an RMS norm.
@@ -149,7 +155,7 @@ def small_batch_gemm(
     Sums and GELU are float32 and rounded once; the norm is computed in float32 and rounded to the type of x.
     """
     if not supported(x, weight):
-        return reference.small_batch_gemm(x, weight, bias, norm=norm, gelu=gelu)
+        return reference.small_batch_gemm(x, dense(weight, x.dtype), bias, norm=norm, gelu=gelu)
     if norm is not None:
         x = normalise(x, norm)
     result = x.new_empty(len(x), len(weight))
@@ -160,7 +166,7 @@ def small_batch_gemm(
 def linear_in(
     x: Tensor,  # [M, K]
     stats: Tensor | None,  # of a single row, from `tile_statistics` or `linear_out`; None for several
-    weight: Tensor,  # [A + F, K], rows contiguous
+    weight: Weight,  # [A + F, K], rows contiguous
     bias: Tensor,  # [A + F]
     norm: tuple[Tensor, Tensor, float],  # weight, bias and eps of the layer norm
     raw: Tensor,  # takes the first A columns, [M, A], last dimension contiguous
@@ -169,7 +175,7 @@ def linear_in(
 ) -> None:
     """Map the normalised residual stream into a block: queries, keys and values unchanged, the rest through GELU."""
     if not supported(x, weight):
-        reference.linear_in(x, weight, bias, norm, raw, activated)
+        reference.linear_in(x, dense(weight, x.dtype), bias, norm, raw, activated)
         return
     own_norm = None if stats is None else (stats, *norm)
     rows = normalise(x, norm) if stats is None else x
@@ -179,14 +185,14 @@ def linear_in(
 
 
 def linear_out(
-    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None
+    x: Tensor, weight: Weight, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None
 ) -> None:
     """Map a block's inside ``[M, K]`` back and add it to `residual`, ``[M, N]``, in place and with one rounding.
 
     For a single row `stats`, float32 ``[2, T, 1]`` for T tiles of `stats_width` columns, takes those of the new stream.
     """
     if not supported(x, weight):
-        reference.linear_out(x, weight, bias, residual, stats)
+        reference.linear_out(x, dense(weight, x.dtype), bias, residual, stats)
         return
     run_product(
         x, weight, bias,
@@ -217,21 +223,32 @@ def tile_statistics(x: Tensor, width: int) -> Tensor:
     return stats
 
 
-def supported(x: Tensor, weight: Tensor) -> bool:
+def supported(x: Tensor, weight: Weight) -> bool:
     """Return whether the kernels take these: at most `MAX_ROWS` rows in a half precision, on a card."""
     few = has_triton(x.device) and len(x) <= MAX_ROWS and x.dtype in (torch.bfloat16, torch.float16)
-    return few and x.stride(1) == 1 and weight.stride(1) == 1
+    values = weight if isinstance(weight, Tensor) else weight.values
+    return few and x.stride(1) == 1 and values.stride(1) == 1 and obstacle(weight) is None
 
 
-def programs_of(rows: int, outs: int, ins: int) -> int:
+def programs_of(rows: int, outs: int, ins: int, *, group: int = 0) -> int:
     """Return the number of programs of a product, as a `Handshake` counts them."""
-    tiling = tiling_of(rows, outs, ins)
+    tiling = tiling_of(rows, outs, ins, group=group)
     return -(-outs // tiling.outs) * tiling.parts
+
+
+def group_of(weight: Weight) -> int:
+    """Return the columns that share a scale; 0 for a weight that is not quantised."""
+    return 0 if isinstance(weight, Tensor) else weight.group
+
+
+def is_single(rows: int, weight: Weight) -> bool:
+    """Return whether a layer norm is part of the product, which is that of a single row: see `tile_statistics`."""
+    return rows == 1 and isinstance(weight, Tensor)
 
 
 def run_product(
     x: Tensor,
-    weight: Tensor,
+    weight: Weight,
     bias: Tensor | None,
     *,
     raw: Tensor,  # takes columns below `split`
@@ -249,13 +266,19 @@ def run_product(
 ) -> None:
     """Run the kernel for several rows or that for a single one, as the tiling says."""
     (rows, ins), outs = x.shape, len(weight)
-    tiling, width = tiling or tiling_of(rows, outs, ins, gated=gated), max(16, power_of_2(rows))
+    group = group_of(weight)
+    tiling = tiling or tiling_of(rows, outs, ins, gated=gated, group=group)
+    width, late = max(16, power_of_2(rows)), awaits.late if awaits is not None else 0
     if tiling.stages:
-        tiling = fitted(tiling, width, x.element_size(), shared_memory(x))
+        fit = fitted(tiling, width, x.element_size(), shared_memory(x))
+        tiling = replace(fit, ins=tiling.ins) if group else fit  # a step is a group; its bytes are half of that or less
+    if group and (not tiling.stages or late % tiling.ins or (group < ins and tiling.ins != group)):
+        raise ValueError(f"a weight with groups of {group} columns, {late} of them late, does not go with {tiling}")
+    values, scale, shift = _stored(weight)
     programs, meeting = -(-outs // tiling.outs), announces or awaits
     met = (x, x) if meeting is None else (meeting.ready, meeting.stale)  # pointers that are not read without one
     outs = outs // 2 if gated else outs
-    stats, gain, shift, eps = norm if norm is not None else (x, x, x, 0.0)
+    stats, gain, norm_shift, eps = norm if norm is not None else (x, x, x, 0.0)
     tiles = stats.shape[1] if norm is not None else 1
     if scales is not None:
         stats, eps, tiles = scales.squares, scales.eps, len(scales.squares)
@@ -275,7 +298,7 @@ def run_product(
         "STATS": "squares" if new_scales is not None else "moments" if new_stats is not None else "",
         "ANNOUNCE": announces is not None,
         "AWAITED": awaits.count if awaits is not None else 0,
-        "LATE": awaits.late if awaits is not None else 0,
+        "LATE": late,
         "OUTS": tiling.outs,
         "STEP": tiling.ins,
         "num_warps": tiling.warps,
@@ -288,16 +311,33 @@ def run_product(
             partial = torch.empty(tiling.parts, width, programs * tiling.outs, dtype=torch.float32, device=x.device)
             counters = arrival_counters(x.device, programs)
         device_code.product_kernel[(programs, tiling.parts)](
-            x, weight, offset, stats, gain, raw, activated, scaled, target, partial, counters, *met,
-            rows, outs, split, x.stride(0), weight.stride(0), raw.stride(0), activated.stride(0), eps,
-            TILES_IN=tiles, TILES=power_of_2(tiles), ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
+            x, values, scale, shift, offset, stats, gain, raw, activated, scaled, target, partial, counters, *met,
+            rows, outs, split, x.stride(0), values.stride(0), scale.stride(0), raw.stride(0), activated.stride(0), eps,
+            FORMAT=_format(weight), GROUP=group, TILES_IN=tiles, TILES=power_of_2(tiles),
+            ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
             AHEAD=tiling.ahead, **constants,
         )  # fmt: skip
         return
     if rows != 1:
         raise ValueError(f"the kernel takes a single row, not {rows}")
     device_code.single_kernel[(programs,)](
-        x, weight, offset, stats, gain, shift, raw, activated, scaled, target, *met,
-        outs, split, weight.stride(0), eps,
+        x, values, offset, stats, gain, norm_shift, raw, activated, scaled, target, *met,
+        outs, split, values.stride(0), eps,
         TILES_IN=tiles, TILES=power_of_2(tiles), TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs, **constants,
     )  # fmt: skip
+
+
+def _stored(weight: Weight) -> tuple[Tensor, Tensor, Tensor]:
+    """Return values, scale and shift of a weight, with another of them in place of one that it lacks."""
+    if isinstance(weight, Tensor):
+        return weight, weight, weight
+    return weight.values, weight.scale, weight.scale if weight.shift is None else weight.shift
+
+
+def _format(weight: Weight) -> str:
+    """Return the weight's format as `product_kernel` calls it."""
+    if isinstance(weight, Tensor):
+        return "full"
+    if weight.shift is not None:
+        return "int4"
+    return "rows" if weight.scale.shape[1] == 1 else "groups"

@@ -137,20 +137,64 @@ def _fold(
 
 
 @triton.jit
+def _fold_quantised(
+    total: tl.tensor, x: tl.tensor, row: tl.tensor, scale: tl.tensor, shift: tl.tensor, m: tl.tensor, rows: tl.tensor,
+    x_stride: tl.tensor, first: tl.tensor,
+    stop: tl.constexpr, SHARE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, FORMAT: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Do as `_fold` with a quantised weight, whose scales begin at `scale [N]`; both ends are multiples of a step.
+
+    A step is one group, or several where a row is one group: then sums are left to be scaled. Of int4 it multiplies the
+    columns in the low halves of bytes and those in the high ones, and adds shifts times the sums of inputs.
+    """
+    half: tl.constexpr = STEP // 2 if FORMAT == "int4" else STEP
+    for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
+        start = first + step
+        column = tl.arange(0, half)[None, :]
+        there = start + column < stop
+        known = (m < rows)[:, None] & there
+        group = tl.minimum(start, stop - 1) // GROUP  # behind the end inputs and weights are zeros
+        place = x + m[:, None] * x_stride + start + column
+        a = tl.load(place, mask=known, other=0.0)  # [M, K]
+        if FORMAT == "int4":
+            w = tl.load(row + start // 2 + column, mask=there, other=0)  # [N, K / 2]
+            low, high = ((w & 15).to(tl.int8) - 8).to(a.dtype), ((w >> 4).to(tl.int8) - 8).to(a.dtype)
+            b = tl.load(place + half, mask=known, other=0.0)
+            part = tl.dot(high, tl.trans(b), tl.dot(low, tl.trans(a)))
+            sums = tl.sum(a.to(tl.float32), axis=1) + tl.sum(b.to(tl.float32), axis=1)  # [M]
+            part *= tl.load(scale + group).to(tl.float32)[:, None]
+            offset = tl.load(shift + group).to(tl.float32)
+            total += part + offset[:, None] * sums[None, :]
+        else:
+            w = tl.load(row + start + column, mask=there, other=0.0).to(a.dtype)
+            if FORMAT == "rows":
+                total = tl.dot(w, tl.trans(a), total)
+            else:
+                slope = tl.load(scale + group).to(tl.float32)
+                total += tl.dot(w, tl.trans(a)) * slope[:, None]
+    return total
+
+
+@triton.jit
 def product_kernel(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, stats: tl.tensor, gain: tl.tensor, raw: tl.tensor,
+    x: tl.tensor, weight: tl.tensor, scale: tl.tensor, shift: tl.tensor, bias: tl.tensor, stats: tl.tensor,
+    gain: tl.tensor, raw: tl.tensor,
     activated: tl.tensor, scaled: tl.tensor, new_stats: tl.tensor, partial: tl.tensor, counters: tl.tensor,
     ready: tl.tensor, stale: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor, x_stride: tl.tensor,
-    weight_stride: tl.tensor, raw_stride: tl.tensor, activated_stride: tl.tensor, eps: tl.tensor,
+    weight_stride: tl.tensor, scale_stride: tl.tensor, raw_stride: tl.tensor, activated_stride: tl.tensor,
+    eps: tl.tensor,
     INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
-    STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, TILES_IN: tl.constexpr,
-    TILES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
+    STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, FORMAT: tl.constexpr,
+    GROUP: tl.constexpr, TILES_IN: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr,
+    STEP: tl.constexpr, PARTS: tl.constexpr,
     STAGES: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
     The first `LATE` columns of the input are written by the kernel in front, the others by an earlier one that has
-    announced its end: a program takes its part of those first.
+    announced its end: a program takes its part of those first. `FORMAT` is that of the weight: "full", or "int4",
+    "groups" or "rows" of 8 bits.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     n = _weight_rows(tile, outs, OUTS, ACT)
@@ -159,6 +203,8 @@ def product_kernel(
     late: tl.constexpr = ((LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
     last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
     row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
+    slopes = scale + tl.minimum(n, last).to(tl.int64) * scale_stride
+    offsets = shift + tl.minimum(n, last).to(tl.int64) * scale_stride
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         for step in tl.static_range(0, AHEAD, 64):  # 128 bytes
@@ -171,17 +217,31 @@ def product_kernel(
     if NORM == "squares":
         squares = _load_squares(stats, m, rows, TILES_IN, TILES)
     total = tl.zeros([OUTS, ROWS], tl.float32)
-    total = _fold(
-        total, x, row, m, rows, x_stride, LATE + part * early, INS,
-        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
-    )  # fmt: skip
+    if FORMAT == "full":
+        total = _fold(
+            total, x, row, m, rows, x_stride, LATE + part * early, INS,
+            early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
+        )  # fmt: skip
+    else:
+        total = _fold_quantised(
+            total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
+            early, STEP, STAGES, FORMAT, GROUP,
+        )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
-        total = _fold(
-            total, x, row, m, rows, x_stride, part * late, LATE,
-            late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
-        )  # fmt: skip
+        if FORMAT == "full":
+            total = _fold(
+                total, x, row, m, rows, x_stride, part * late, LATE,
+                late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
+            )  # fmt: skip
+        else:
+            total = _fold_quantised(
+                total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
+                late, STEP, STAGES, FORMAT, GROUP,
+            )  # fmt: skip
+    if FORMAT == "rows":
+        total *= tl.load(slopes).to(tl.float32)[:, None]
     if NORM == "squares":
         total *= (1.0 / tl.sqrt(tl.sum(squares, axis=0) / INS + eps))[None, :]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from photonlite.images.crops import Allocator, CropSpec
 from photonlite.images.resize import RunTasks
+from photonlite.kernels.quantised import Weight
 from photonlite.models.layers import Attention
 from photonlite.sequence import PatchImage, PromptTurns
 
@@ -44,7 +45,7 @@ class Head:
 
     # Weight [dim], bias [dim] and eps of a layer norm, if there is one; without a bias it is an RMS norm.
     norm: tuple[Tensor, Tensor | None, float] | None
-    layers: tuple[tuple[Tensor, Tensor | None], ...]  # weight [out, in] and bias [out] of each
+    layers: tuple[tuple[Weight, Tensor | None], ...]  # weight [out, in] and bias [out] of each
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,26 +23,30 @@ from torch.nn import functional
 from photonlite.kernels.activations import gelu_linear, swiglu
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight, swiglu_fp8
 from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
+from photonlite.kernels.quantised import Weight, dense
 
 Rows = tuple[Tensor, ...]
 """Input of a product: ``[T, K]``, or e4m3 ``[T, K]`` and scales ``[T, 1]``."""
 
 
 class WideLinear:
-    """A linear layer in the type of its weight ``[N, K]``; bias ``[N]`` or None."""
+    """A linear layer in the type of its input, with a weight ``[N, K]``; bias ``[N]`` or None.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight = weight.detach()
+    A quantised weight is turned back into a matrix for each product.
+    """
+
+    def __init__(self, weight: Weight, bias: Tensor | None) -> None:
+        self._weight = weight.detach() if isinstance(weight, Tensor) else weight
         self._bias = None if bias is None else bias.detach()
 
     def __call__(self, rows: Rows) -> Tensor:
         """Return the product ``[T, N]``, plus the bias if there is one."""
-        return functional.linear(rows[0], self._weight, self._bias)
+        return functional.linear(rows[0], self._matrix(rows), self._bias)
 
     def gelu(self, rows: Rows) -> Rows:
         if self._bias is None:
             raise AssertionError(f"GELU of a product {list(self._weight.shape)} without a bias: no layer does that")
-        return (gelu_linear(rows[0], self._weight, self._bias),)
+        return (gelu_linear(rows[0], self._matrix(rows), self._bias),)
 
     def swiglu(self, rows: Rows) -> Rows:
         """Return SwiGLU of the product plus bias; the first half of its columns gates the second."""
@@ -50,13 +54,17 @@ class WideLinear:
 
     def add_to(self, x: Tensor, rows: Rows) -> None:
         """Add the product, without the bias, to ``x [T, N]`` in place with one rounding."""
-        x.addmm_(rows[0], self._weight.t())
+        x.addmm_(rows[0], self._matrix(rows).t())
+
+    def _matrix(self, rows: Rows) -> Tensor:
+        return dense(self._weight, rows[0].dtype)
 
 
 class Fp8Linear:
     """A linear layer of e4m3 numbers, with results in the type of the weight it was made from."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Weight, bias: Tensor | None) -> None:
+        assert isinstance(weight, Tensor), "FP8 products of quantised weights are refused before"
         self._weight = quantise_weight(weight)
         self._bias = None if bias is None else bias.detach()
         self._dtype = weight.dtype

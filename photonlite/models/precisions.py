@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from photonlite.config import Precision, VisionWeights, Weights
@@ -20,6 +20,7 @@ class Precisions:
     text: Precision | None = None  # of the decoder's blocks and its head
     vision: Precision | None = None  # of the image encoder
     stored: bool = False  # whether the files hold them in photonlite's own form
+    moments: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of inputs, by layer; see `calibration`
 
     def __bool__(self) -> bool:
         return self.text is not None or self.vision is not None

@@ -16,8 +16,12 @@ from torch.nn import functional
 
 from photonlite.config import Precision
 from photonlite.errors import CheckpointError, SettingsError
+from photonlite.kernels import cards
 from photonlite.kernels.host_products import HostProduct, measure
-from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, empty, quantise
+from photonlite.kernels.quantised import Weight, dense
+from photonlite.kernels.quantised import obstacle as weight_obstacle
+from photonlite.kernels.reference.compensation import quantise_for
+from photonlite.kernels.reference.quantised import QuantisedWeight, empty, quantise
 from photonlite.models.matching import check_tensors
 from photonlite.models.precisions import Precisions
 from photonlite.models.shards import read_headers, read_tensors
@@ -89,6 +93,30 @@ def refuse_fp8(model: nn.Module) -> None:
         )
 
 
+def stored_weight(layer: nn.Module) -> Weight:
+    """Return the weight of a linear layer, quantised or not."""
+    if isinstance(layer, QuantisedLinear):
+        return layer.stored
+    assert isinstance(layer, nn.Linear), f"{type(layer).__name__} is no linear layer"
+    return layer.weight
+
+
+def fused_obstacle(text: nn.Module, *joined: nn.Module) -> str | None:
+    """Return what keeps fused kernels from a decoder with quantised layers; products of `joined` ones become one."""
+    layers = [layer for layer in text.modules() if isinstance(layer, QuantisedLinear)]
+    if any(layer.is_prepared for layer in layers):
+        return "its weights are in the form of the CPU's products"
+    if any(isinstance(layer, QuantisedLinear) != isinstance(joined[0], QuantisedLinear) for layer in joined):
+        return "only some layers of a block are quantised"
+    if len({layer.precision for layer in layers if layer in joined}) > 1:
+        return "layers of a block are quantised in several ways"
+    if any(layer.precision == "fp8" for layer in layers):
+        card = cards.card_of(layers[0].values.device)
+        if (reason := cards.obstacle(card, cards.fp8_needs("small_batch_gemm"))) is not None:
+            return reason
+    return next((reason for layer in layers if (reason := weight_obstacle(layer.stored)) is not None), None)
+
+
 class QuantisedLinear(nn.Module):
     """A linear layer whose weight is quantised: `values`, `scale` and, of int4, `shift`.
 
@@ -111,25 +139,35 @@ class QuantisedLinear(nn.Module):
         """Quantise a layer that has its values."""
         shape = linear.out_features, linear.in_features
         layer = cls(shape, precision, bias=linear.bias is not None)
-        for name, value in _tensors(quantise(linear.weight.detach(), precision)).items():
-            setattr(layer, name, nn.Parameter(value, requires_grad=False))
+        layer.share(quantise(linear.weight.detach(), precision))
         layer.bias = linear.bias
         return layer
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the weight is in the form of a product: `stored` is gone."""
+        return self._product is not None
 
     @property
     def stored(self) -> QuantisedWeight:
         """The weight, before :meth:`prepare`."""
         return QuantisedWeight(*(getattr(self, name) for name in _PARTS))
 
+    def share(self, weight: QuantisedWeight) -> None:
+        """Take another form of the same weight, such as a part of a larger one."""
+        for name in _PARTS:
+            value = getattr(weight, name)
+            setattr(self, name, None if value is None else nn.Parameter(value, requires_grad=False))
+
     @property
     def weight(self) -> Tensor:
         """The weight as a matrix, computed anew."""
         dtype = torch.float32 if self.bias is None else self.bias.dtype
-        return dequantise(self.stored, dtype) if self._product is None else self._product.matrix(dtype)
+        return dense(self.stored, dtype) if self._product is None else self._product.matrix(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         if self._product is None:
-            return functional.linear(x, dequantise(self.stored, x.dtype), self.bias)
+            return functional.linear(x, dense(self.stored, x.dtype), self.bias)
         out = self._product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         return out if self.bias is None else out + self.bias
 
@@ -149,11 +187,18 @@ class WeightStore:
         layers: Precisions of layers, by name.
         device: Where the model will be.
         dtype: Of what is not quantised.
+        moments: Of the inputs of layers in int4, by name, where they are known.
     """
 
     def __init__(
-        self, model: nn.Module, layers: Mapping[str, Precision], device: torch.device | str, dtype: torch.dtype
+        self,
+        model: nn.Module,
+        layers: Mapping[str, Precision],
+        device: torch.device | str,
+        dtype: torch.dtype,
+        moments: Mapping[str, Tensor] | None = None,
     ) -> None:
+        self._moments = moments or {}
         self._layers, self._device, self._dtype = layers, device, dtype
         self._shapes = {name: value.shape for name, value in model.state_dict().items()}
         self._state: dict[str, Tensor] = {}
@@ -165,13 +210,18 @@ class WeightStore:
         layer = name.removesuffix(".weight")
         if layer in self._layers and layer != name:
             try:
-                self.put_quantised(layer, quantise(value.to(self._device), self._layers[layer]), rows)
+                self.put_quantised(layer, self._quantise(layer, value.to(self._device)), rows)
             except ValueError as cause:
                 raise CheckpointError(f"{name}: {cause}") from cause
             return
         if name not in self._state:
             self._state[name] = torch.empty(self._shapes[name], dtype=dtype or self._dtype, device=self._device)
         self._state[name][rows].copy_(value)
+
+    def _quantise(self, layer: str, value: Tensor) -> QuantisedWeight:
+        if layer in self._moments:
+            return quantise_for(value, self._moments[layer])
+        return quantise(value, self._layers[layer])
 
     def put_quantised(self, layer: str, weight: QuantisedWeight, rows: slice = slice(None)) -> None:
         """Store some rows of a layer's weight."""
@@ -199,6 +249,15 @@ def replace_layers(model: nn.Module, layers: Mapping[str, Precision]) -> None:
         except ValueError as cause:
             raise SettingsError(f"{name} cannot have weights in {precision}: {cause}; use int8 or fp8") from cause
         setattr(model.get_submodule(parent), child, layer)
+
+
+def quantise_layers(model: nn.Module, precisions: Precisions) -> None:
+    """Quantise the layers of a model that has its values, one by one."""
+    for name, precision in layers_of(model, precisions).items():
+        parent, _, child = name.rpartition(".")
+        linear = model.get_submodule(name)
+        assert isinstance(linear, nn.Linear), f"{name} is no linear layer"
+        setattr(model.get_submodule(parent), child, QuantisedLinear.of(linear, precision))
 
 
 def give_values(model: nn.Module, state: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> None:

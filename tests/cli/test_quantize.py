@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import photonlite
 from photonlite.cli import main
@@ -40,6 +42,19 @@ def test_what_cannot_be_written_is_an_error(
     assert main(["quantize", str(GOLDEN), str(tmp_path / "out"), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_images_tell_what_goes_into_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, fitted = tmp_path / "plain", tmp_path / "fitted"
+    assert main(["quantize", "assets/nano", str(plain)]) == 0
+    assert main(["quantize", "assets/nano", str(fitted), "--images", "assets/desk.png"]) == 0
+    tensors = [load_file(folder / "model.safetensors") for folder in (plain, fitted)]
+    name = "text.blocks.1.attn.qkv"
+    assert torch.equal(*(one[f"{name}.scale"] for one in tensors))
+    assert not torch.equal(*(one[f"{name}.values"] for one in tensors))
+    arguments = ["quantize", "assets/nano", str(tmp_path / "out"), "--weights", "int8", "--images", "assets/desk.png"]
+    assert main(arguments) == 2
+    assert "only int4 makes use of them" in capsys.readouterr().err
 
 
 def test_precisions_that_depend_on_the_machine_are_not_written(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from photonlite import kernels
+from photonlite.config import Precision
 from photonlite.kernels import (
     adapters,
     cards,
@@ -31,11 +32,15 @@ from photonlite.kernels import (
 )
 from photonlite.kernels.activations import swiglu
 from photonlite.kernels.cards import CARDS, Card
+from photonlite.kernels.fp8 import CAPABILITY
+from photonlite.kernels.quantised import dense
+from photonlite.kernels.reference.quantised import empty, join_columns
 from photonlite.kernels.triton_utils import LEAST_CAPABILITY
 
 # hidden size, heads, key/value heads, size of a head, inside of the MLP; blocks are serial but for the first
 SIZES = [(2048, 32, 32, 64, 8192), (2048, 16, 8, 128, 6144), (3584, 28, 4, 128, 18_944), (2304, 8, 4, 256, 9216)]
 ROWS = (1, 32)
+PRECISIONS: tuple[Precision, ...] = ("int8", "fp8", "int4")
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SPILLED = 64  # bytes of a thread that may spill: a few numbers, which cost next to nothing
 
@@ -132,6 +137,32 @@ def adapter(hidden: int, inner: int, rows: int) -> None:
     adapters.add_adapters(zeros(rows + 1, inner), zeros(rows + 1, hidden), batch, stack)
 
 
+def quantised(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int, precision: Precision) -> None:
+    """Products of a block and of a head with quantised weights, and a matrix that is turned back."""
+    x, qkv, width = zeros(rows, hidden), (heads + 2 * kv_heads) * dim, heads * dim
+    made = [empty(size, precision, "cpu") for size in ((qkv, hidden), (hidden, width), (hidden, inner))]
+    small_batch_gemm.small_batch_gemm(x, made[0], zeros(qkv))
+    dense(made[0], torch.bfloat16)
+    if heads == kv_heads:
+        norm, w_in = (zeros(hidden), zeros(hidden), 1e-5), empty((qkv + inner, hidden), precision, "cpu")
+        cat, w_out = zeros(rows, width + inner), join_columns(made[1:])
+        inside = cat[:, width:]
+        small_batch_gemm.linear_in(x, None, w_in, zeros(len(w_in)), norm, zeros(rows, qkv), inside)
+        ready = small_batch_gemm.Handshake(ints(1), ints(1), 9, width)
+        small_batch_gemm.linear_out(cat, w_out, zeros(hidden), x, None, ready)
+        return
+    groups = [part.group for part in made]
+    scales = [
+        serial_block.empty_scales(rows, hidden, size, 1e-6, x, group=group)
+        for size, group in ((inner, groups[2]), (width, groups[1]))
+    ]
+    serial_block.norm_linear(scales[0], made[0], zeros(qkv), zeros(rows, qkv))
+    serial_block.add_linear(zeros(rows, width), made[1], x, (zeros(hidden), scales[1]))
+    gate_up = empty((2 * inner, hidden), precision, "cpu")
+    serial_block.norm_linear(scales[1], gate_up, None, zeros(rows, inner), gated=True)
+    serial_block.add_linear(zeros(rows, inner), made[2], x, (zeros(hidden), scales[0]))
+
+
 def prompt(hidden: int, heads: int, kv_heads: int, dim: int, inner: int) -> None:
     """A prompt's kernels of one block."""
     count, half = 70, min(dim // 2, 64)
@@ -178,6 +209,9 @@ def compiled_for(card: Card) -> Compiler:
             for rows in ROWS:
                 step(*sizes, rows)
                 adapter(sizes[0], sizes[-1], rows)
+                for precision in PRECISIONS:
+                    if precision != "fp8" or card.capability >= CAPABILITY:
+                        quantised(*sizes, rows, precision)
             prompt(*sizes)
         for patch in patches:
             patch.stop()
@@ -187,7 +221,7 @@ def compiled_for(card: Card) -> Compiler:
 def check(card: Card) -> None:
     """Compare what the kernels take with what the table says, and with what the card has."""
     compiler = compiled_for(card)
-    told = dict.fromkeys(("row_kernels", "activations", "adapters"), cards.ROW_BYTES)
+    told = dict.fromkeys(("row_kernels", "activations", "adapters", "quantised"), cards.ROW_BYTES)
     for _, heads, kv_heads, dim, _ in SIZES:
         group = heads // kv_heads
         for need in (*cards.prompt_needs(dim, group), *cards.step_needs(dim, group)):

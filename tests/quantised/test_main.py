@@ -22,7 +22,7 @@ def test_quantised_moondream_2_fits_the_memory_that_is_promised() -> None:
 
 
 def test_a_copy_has_the_numbers_of_its_model_and_layers_of_its_own() -> None:
-    model = full_model(tiny=True)
+    model = full_model(2, tiny=True)
     made = quantised_copy(model, Precisions("int8"), F32)
 
     assert torch.equal(made.text.wte, model.text.wte)
@@ -33,7 +33,7 @@ def test_a_copy_has_the_numbers_of_its_model_and_layers_of_its_own() -> None:
 
 
 def test_logits_and_steps_are_tables() -> None:
-    model = full_model(tiny=True)
+    model = full_model(2, tiny=True)
     rows = compare_logits(model, 8, (Variant(Precisions(), F32), Variant(Precisions("int4"), F32))).splitlines()[2:]
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
 

@@ -162,6 +162,14 @@ def join_columns(parts: Sequence[QuantisedWeight]) -> QuantisedWeight:
     return QuantisedWeight(values, scale, torch.cat([p.shift for p in parts if p.shift is not None], dim=1))
 
 
+def columns_of(weight: QuantisedWeight, first: int, stop: int) -> QuantisedWeight:
+    """Return columns of a matrix, as views; both ends are multiples of a group."""
+    group, packed = weight.group, 1 if weight.shift is None else 2
+    values, groups = weight.values[:, first // packed : stop // packed], slice(first // group, stop // group)
+    shift = None if weight.shift is None else weight.shift[:, groups]
+    return QuantisedWeight(values, weight.scale[:, groups], shift)
+
+
 def _spread(scale: Tensor, times: int) -> Tensor:
     return scale.repeat_interleave(times, dim=1)
 

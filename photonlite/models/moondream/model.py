@@ -29,9 +29,9 @@ from photonlite.models.moondream.fused.mixture_decode import MixtureDecode
 from photonlite.models.moondream.fused.mixture_prefill import MixturePrefill
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
-from photonlite.models.moondream.text import TextDecoder
+from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 from photonlite.models.moondream.vision import VisionEncoder
-from photonlite.models.quantised import obstacle, refuse_fp8
+from photonlite.models.quantised import QuantisedLinear, fused_obstacle, obstacle, refuse_fp8, stored_weight
 
 SIZE_OCTAVES = 10
 
@@ -158,11 +158,18 @@ class MoondreamModel(nn.Module):
 
     def _obstacle(self, dtypes: Sequence[torch.dtype], needs: list[Need]) -> str | None:
         words, moe = self.text.wte, self.config.text.moe
-        if (reason := obstacle(self.text)) is not None:
+        if (reason := self._quantised_obstacle()) is not None:
             return reason
         if moe is not None and moe.fp8:
             needs = [*needs, *cards.fp8_needs("experts")]
         return cards.wrong_type(words.dtype, dtypes) or cards.obstacle(cards.card_of(words.device), needs)
+
+    def _quantised_obstacle(self) -> str | None:
+        if obstacle(self.text) is None:
+            return None
+        block = self.text.blocks[0]
+        assert isinstance(block, DecoderBlock)
+        return fused_obstacle(self.text, block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)
 
     def encode_image(self, pixels: Tensor, tiling: tuple[int, int]) -> Tensor:
         return self.vision.project(self.vision.encode(pixels), tiling)
@@ -221,6 +228,7 @@ class MoondreamModel(nn.Module):
 
 
 def _head(norm: nn.Module, decoder: nn.Module) -> Head:
-    layers = [layer for layer in decoder.modules() if isinstance(layer, nn.Linear)]  # in the order of their use
+    linear = (nn.Linear, QuantisedLinear)
+    layers = [layer for layer in decoder.modules() if isinstance(layer, linear)]  # in the order of their use
     weights = (norm.weight, norm.bias, norm.eps) if isinstance(norm, nn.LayerNorm) else None
-    return Head(weights, tuple((layer.weight, layer.bias) for layer in layers))
+    return Head(weights, tuple((stored_weight(layer), layer.bias) for layer in layers))

@@ -138,7 +138,7 @@ def load_model(
         expected = model.state_dict()
         sources = {name: source for name, source in sources.items() if name in expected}
     layers = layers_of(model, precisions) | dict.fromkeys(published, INT4)
-    store = WeightStore(model, layers, device, dtype)
+    store = WeightStore(model, layers, device, dtype, precisions.moments)
     for layer, infos in published.items():
         store.put_quantised(layer, read_int4(infos, shapes[f"{layer}.weight"]))
     mapped = read_tensors(source.info for source in sources.values())

@@ -73,7 +73,7 @@ def load_model(
         return model
     sources = _by_name(read_headers(files))
     check_tensors(sources, shapes, convolution="vision.patch_embed.weight")
-    store = WeightStore(model, layers_of(model, precisions), device, dtype)
+    store = WeightStore(model, layers_of(model, precisions), device, dtype, precisions.moments)
     for name, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
         store.put(name, mapped.reshape(shapes[name]))
         if precisions.text is not None and name == "text.words":

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from photonlite.kernels import cards
 from photonlite.models.base import Head, Heads, ModelShape
 from photonlite.models.layers import Attention
-from photonlite.models.quantised import obstacle, refuse_fp8
+from photonlite.models.quantised import obstacle, refuse_fp8, stored_weight
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.prefill import FusedPrefill
@@ -76,7 +76,7 @@ class QwenModel(nn.Module):
     @property
     def heads(self) -> Heads:
         text = self.text
-        words = text.words if text.head is None else text.head.weight
+        words = text.words if text.head is None else stored_weight(text.head)
         return Heads(Head((text.norm.weight, None, text.norm.eps), ((words, None),)))
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:

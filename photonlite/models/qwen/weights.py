@@ -107,7 +107,7 @@ def load_model(
             keep_share(model, ranks)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     rows = dict(part for name, shape in shapes.items() for part in _places(name, shape[0], config.text, count))
-    store = WeightStore(model, layers_of(model, precisions), device, dtype)
+    store = WeightStore(model, layers_of(model, precisions), device, dtype, precisions.moments)
     own = {place: info for place, info in sources.items() if place in rows}
     for place, (_, mapped) in zip(own, read_tensors(own.values()), strict=True):
         size = rows[place].stop - rows[place].start, *shapes[place.name][1:]

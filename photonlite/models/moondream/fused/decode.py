@@ -15,6 +15,8 @@ from torch import Tensor
 from photonlite.kernels.decode_attention import decode_attention
 from photonlite.kernels.small_batch_gemm import (
     Handshake,
+    group_of,
+    is_single,
     linear_in,
     linear_out,
     programs_of,
@@ -50,7 +52,8 @@ class FusedDecode:
 
     def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         count, (dim, inner) = len(x), self._blocks[0].w_out.shape
-        stats = tile_statistics(x, stats_width(dim, inner)) if count == 1 else None
+        single = is_single(count, self._blocks[0].w_in)
+        stats = tile_statistics(x, stats_width(dim, inner)) if single else None
         qkv = x.new_empty(count, self._qkv)
         cat = x.new_empty(count, inner)
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]
@@ -81,6 +84,6 @@ class FusedDecode:
         return Handshake(
             self._ready[index : index + 1],
             self._ready[previous : previous + 1],
-            programs_of(len(x), *weight.shape),
+            programs_of(len(x), *weight.shape, group=group_of(weight)),
             self._attended,
         )

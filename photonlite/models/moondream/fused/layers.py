@@ -1,14 +1,18 @@
 """Weights of decoder blocks packed for fused kernels."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from photonlite.kernels.experts import experts_in, experts_out, route
+from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference.experts import ExpertWeight
+from photonlite.kernels.reference.quantised import columns_of, join_columns, join_rows
 from photonlite.models.moondream.experts import MixtureMLP
 from photonlite.models.moondream.text import DecoderBlock, TextDecoder
+from photonlite.models.quantised import QuantisedLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,9 @@ class PackedBlock:
     Where there are experts, the first matrix has the router in place of fc1, and the second one is that of attention.
     """
 
-    w_in: Tensor  # [(H + 2 H_kv) D + ff, dim]: q, k, v, fc1
+    w_in: Weight  # [(H + 2 H_kv) D + ff, dim]: q, k, v, fc1
     b_in: Tensor  # [(H + 2 H_kv) D + ff]
-    w_out: Tensor  # [dim, H D + ff]: attention, fc2
+    w_out: Weight  # [dim, H D + ff]: attention, fc2
     b_out: Tensor  # [dim]: the biases of both output layers, summed in float32 at least
     ln_weight: Tensor  # [dim]
     ln_bias: Tensor  # [dim]
@@ -66,6 +70,8 @@ def _pack(block: DecoderBlock) -> PackedBlock:
     attn, mlp = block.attn, block.mlp
     qkv, proj = attn.qkv, attn.proj
     inward = mlp.router if isinstance(mlp, MixtureMLP) else mlp.fc1
+    if isinstance(qkv, QuantisedLinear):
+        return _pack_quantised(block)
     w_in = torch.cat((qkv.weight, inward.weight))
     b_in = torch.cat((qkv.bias, inward.bias))
     rows, columns = len(qkv.weight), proj.weight.shape[1]
@@ -85,6 +91,23 @@ def _pack(block: DecoderBlock) -> PackedBlock:
         tau = PackedTemperature(torch.cat((attn.tau.wq, attn.tau.wv)), attn.tau.alpha.detach(), attn.tau.gelu == "tanh")
     norm = block.ln.weight.detach(), block.ln.bias.detach(), block.ln.eps
     return PackedBlock(w_in, b_in, w_out, b_out, *norm, experts, tau)
+
+
+def _pack_quantised(block: DecoderBlock) -> PackedBlock:
+    """Pack a block without experts and temperatures, all of whose linear layers are quantised."""
+    qkv, proj, fc1, fc2 = (
+        cast(QuantisedLinear, layer) for layer in (block.attn.qkv, block.attn.proj, block.mlp.fc1, block.mlp.fc2)
+    )
+    w_in, w_out = join_rows([qkv.stored, fc1.stored]), join_columns([proj.stored, fc2.stored])
+    rows, columns = qkv.out_features, proj.in_features
+    qkv.share(w_in[:rows])
+    fc1.share(w_in[rows:])
+    proj.share(columns_of(w_out, 0, columns))
+    fc2.share(columns_of(w_out, columns, w_out.shape[1]))
+    biases = [layer.bias.detach() for layer in (qkv, fc1, proj, fc2) if layer.bias is not None]
+    wide = torch.promote_types(biases[0].dtype, torch.float32)
+    b_in, b_out = torch.cat(biases[:2]), biases[2].to(wide) + biases[3].to(wide)
+    return PackedBlock(w_in, b_in, w_out, b_out, block.ln.weight.detach(), block.ln.bias.detach(), block.ln.eps)
 
 
 def _share(layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:

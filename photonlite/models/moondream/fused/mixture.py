@@ -13,7 +13,7 @@ class MixtureTables:
     """Tables over positions: `rotary`, float32 ``[2, positions, R / 2]``, and logarithms for temperatures."""
 
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...]) -> None:
-        weight = blocks[0].w_in
+        weight = blocks[0].ln_weight
         positions = torch.arange(config.max_context, device=weight.device)
         angles = rotary_table(positions, config.rotary_dim, config.rope_theta)
         self.rotary = torch.stack(angles).squeeze(2).contiguous()

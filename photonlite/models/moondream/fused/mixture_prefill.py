@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from photonlite.kernels.experts import add_and_norm
 from photonlite.kernels.prefill_attention import paged_prefill_attention
+from photonlite.kernels.quantised import dense
 from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.models.base import KvPages, PackedPrompts
 from photonlite.models.moondream.config import TextConfig
@@ -32,11 +33,11 @@ class MixturePrefill:
         added, shift = None, None  # what x still lacks: results of experts, and biases
         for index, block in enumerate(self._blocks):
             normal = add_and_norm(x, added, shift, block.norm)
-            h = functional.linear(normal, block.w_in, block.b_in)
+            h = functional.linear(normal, dense(block.w_in, normal.dtype), block.b_in)
             split = len(block.w_in) if block.experts is None else self._tables.qkv_width
             inside = self._attend(index, h[:, :split], prompts, cache)
             added = None if block.experts is None else block.experts(normal, h[:, split:])
-            x, shift = torch.addmm(x, inside, block.w_out.t()), block.b_out
+            x, shift = torch.addmm(x, inside, dense(block.w_out, x.dtype).t()), block.b_out
         return add_and_norm(x, added, shift, None).index_select(0, prompts.last)
 
     def activation_bytes(self, positions: int) -> int:
@@ -47,7 +48,7 @@ class MixturePrefill:
             experts = block.experts
             pairs = 0 if experts is None else experts.rank_count * (experts.outward.values.shape[2] + dim)
             numbers = max(numbers, inner + 3 * self._tables.qkv_width + most + pairs + 8 * dim)
-        return positions * numbers * self._blocks[0].w_in.element_size()
+        return positions * numbers * self._blocks[0].ln_weight.element_size()
 
     def _attend(self, index: int, h: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
         """Return the input of a block's last product: what attention returns and, in front of experts, nothing else."""

@@ -58,7 +58,8 @@ class FusedPrefill:
         """Return an upper bound: the largest products of a block, and some hidden states."""
         block = self._blocks[0]
         wide = len(block.w_in) + 2 * block.w_out.shape[1] + 8 * block.w_in.shape[1]
-        return positions * wide * block.w_in.element_size()
+        matrices = 0 if isinstance(block.w_in, Tensor) else block.w_in.shape[0] * block.w_in.shape[1]
+        return (positions * wide + matrices) * block.ln_weight.element_size()
 
     def _block(self, index: int, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Rows:
         """Return the input of a block's last product."""

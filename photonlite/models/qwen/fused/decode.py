@@ -14,6 +14,7 @@ from torch import Tensor
 
 from photonlite.kernels.decode_attention import decode_attention
 from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
+from photonlite.kernels.small_batch_gemm import group_of
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.qwen.fused.layers import BlockWeights
 
@@ -30,7 +31,10 @@ class FusedDecode:
         dim, width = block.w_proj.shape
         inner = block.w_down.shape[1]
         qkv, attended, inside = (x.new_empty(count, size) for size in (len(block.w_qkv), width, inner))
-        into, between = (empty_scales(count, dim, size, block.eps, x) for size in (inner, width))
+        into, between = (
+            empty_scales(count, dim, size, block.eps, x, group=group_of(weight))
+            for size, weight in ((inner, block.w_down), (width, block.w_proj))
+        )
         scale_stream(x, block.gain_in, into)
         for index, block in enumerate(self._blocks):
             keys, values = cache.layer(index)

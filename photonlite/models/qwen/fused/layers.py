@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference.attention import HeadNorms
+from photonlite.models.quantised import stored_weight
 from photonlite.models.qwen.config import TextConfig
 from photonlite.models.qwen.text import DecoderBlock, TextDecoder, rotary_table
 
@@ -15,13 +17,13 @@ class BlockWeights:
     """A decoder block's weights; linear layers without a bias have none."""
 
     gain_in: Tensor  # [dim]: weight of the RMS norm in front of attention
-    w_qkv: Tensor  # [(H + 2 H_kv) D, dim]
+    w_qkv: Weight  # [(H + 2 H_kv) D, dim]
     b_qkv: Tensor | None  # [(H + 2 H_kv) D]
     norms: HeadNorms | None  # of queries and keys
-    w_proj: Tensor  # [dim, H D]
+    w_proj: Weight  # [dim, H D]
     gain_mlp: Tensor  # [dim]: weight of the RMS norm in front of the MLP
-    w_gate_up: Tensor  # [2 ff, dim], gates first
-    w_down: Tensor  # [dim, ff]
+    w_gate_up: Weight  # [2 ff, dim], gates first
+    w_down: Weight  # [dim, ff]
     eps: float  # of both norms
 
 
@@ -36,13 +38,13 @@ def _weights(block: DecoderBlock) -> BlockWeights:
         norms = attn.q_norm.weight.detach(), attn.k_norm.weight.detach(), attn.q_norm.eps
     return BlockWeights(
         gain_in=block.norm1.weight.detach(),
-        w_qkv=attn.qkv.weight.detach(),
+        w_qkv=stored_weight(attn.qkv),
         b_qkv=None if attn.qkv.bias is None else attn.qkv.bias.detach(),
         norms=norms,
-        w_proj=attn.proj.weight.detach(),
+        w_proj=stored_weight(attn.proj),
         gain_mlp=block.norm2.weight.detach(),
-        w_gate_up=mlp.gate_up.weight.detach(),
-        w_down=mlp.down.weight.detach(),
+        w_gate_up=stored_weight(mlp.gate_up),
+        w_down=stored_weight(mlp.down),
         eps=block.norm1.eps,
     )
 

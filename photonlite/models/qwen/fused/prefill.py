@@ -65,7 +65,8 @@ class FusedPrefill:
         block = self._blocks[0]
         dim, width = block.w_proj.shape
         wide = len(block.w_qkv) + 2 * width + 2 * len(block.w_gate_up) + 8 * dim
-        return positions * wide * block.w_qkv.element_size()
+        matrix = 0 if isinstance(block.w_gate_up, Tensor) else len(block.w_gate_up) * dim
+        return (positions * wide + matrix) * block.gain_in.element_size()
 
     def _attend(self, index: int, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Rows:
         keys, values = cache.layer(index)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels import cards
-from photonlite.models.quantised import obstacle
+from photonlite.models.quantised import fused_obstacle, obstacle
 from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.layers import BlockWeights, block_weights, rotary_rows
 from photonlite.models.qwen.fused.prefill import FusedPrefill
@@ -57,6 +57,6 @@ class FusedText:
 
     def _obstacle(self, dtypes: tuple[torch.dtype, ...], needs: list[cards.Need]) -> str | None:
         words = self._text.words
-        if (reason := obstacle(self._text)) is not None:
+        if obstacle(self._text) is not None and (reason := fused_obstacle(self._text)) is not None:
             return reason
         return cards.wrong_type(words.dtype, dtypes) or cards.obstacle(cards.card_of(words.device), needs)

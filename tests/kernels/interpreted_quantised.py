@@ -1,0 +1,117 @@
+"""Runs products with quantised weights on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import pytest
+import torch
+from torch import Tensor
+
+from photonlite.config import Precision
+from photonlite.kernels import quantised, serial_block
+from photonlite.kernels import small_batch_gemm as gemm
+from photonlite.kernels.quantised import dense
+from photonlite.kernels.reference import serial_block as serial_reference
+from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, join_columns, quantise
+from photonlite.kernels.small_batch_gemm import Handshake, Scales, Tiling
+
+F32 = torch.float32
+DIM, WIDTH, INNER = 128, 128, 256  # of the stream, of attention's output, of the MLP
+TILINGS = [Tiling(64, 128, 1), Tiling(16, 128, 3), Tiling(32, 128, 2, 4, 3, 2)]
+
+
+def close(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, atol=2e-4, rtol=2e-4)
+
+
+def random(*size: int) -> Tensor:
+    return torch.randn(size) / 4
+
+
+def parallel_block(rows: int, precision: Precision) -> None:
+    """Both products of a block, the second with and without its columns of attention coming last."""
+    x, norm = random(rows, DIM), (random(DIM) + 1, random(DIM), 1e-5)
+    w_in, b_in = quantise(random(100, DIM), precision), random(100)
+    w_out = join_columns([quantise(random(DIM, columns), precision) for columns in (WIDTH, INNER)])
+    made = [[torch.full((rows, size), torch.nan) for size in (36, 64)] for _ in range(2)]
+    gemm.linear_in(x, None, w_in, b_in, norm, *made[0])
+    reference.linear_in(x, dequantise(w_in, F32), b_in, norm, *made[1])
+    for found, wanted in zip(*made, strict=True):
+        close(found, wanted)
+
+    inside, b_out = random(rows, WIDTH + INNER), random(DIM)
+    ready = torch.tensor([5], dtype=torch.int32)
+    for handshake in (None, Handshake(ready, torch.zeros(1, dtype=torch.int32), 5, WIDTH)):
+        found, wanted = x.clone(), x.clone()
+        gemm.linear_out(inside, w_out, b_out, found, None, handshake)
+        reference.linear_out(inside, dequantise(w_out, F32), b_out, wanted, None)
+        close(found, wanted)
+
+
+def serial(rows: int, precision: Precision) -> None:
+    """The products of a serial block, and a head."""
+    x, gain, group = random(rows, DIM), random(DIM) + 1, 128 if precision == "int4" else DIM
+    w_qkv, w_gated = (quantise(random(outs, DIM), precision) for outs in (40, 2 * INNER))
+    w_down, inside = quantise(random(DIM, INNER), precision), random(rows, INNER)
+    scales, new = (serial_block.empty_scales(rows, DIM, INNER, 1e-6, x, group=group) for _ in range(2))
+    serial_block.scale_stream(x, gain, scales)
+    for weight, bias, gated in ((w_qkv, random(40), False), (w_gated, None, True)):
+        made = [torch.empty(rows, len(weight) // (2 if gated else 1)) for _ in range(2)]
+        serial_block.norm_linear(scales, weight, bias, made[0], gated=gated)
+        serial_reference.norm_linear(scales, dequantise(weight, F32), bias, made[1], gated=gated)
+        close(*made)
+    wanted_new = Scales(torch.empty_like(new.rows), torch.empty_like(new.squares), new.eps)
+    found, wanted = x.clone(), x.clone()
+    serial_block.add_linear(inside, w_down, found, (gain, new))
+    serial_reference.add_linear(inside, dequantise(w_down, F32), wanted, (gain, wanted_new))
+    close(found, wanted)
+    close(new.rows, wanted_new.rows)
+    close(new.squares, wanted_new.squares)
+    norm = gain, random(DIM), 1e-5
+    head = quantise(random(100, DIM), precision)
+    close(
+        gemm.small_batch_gemm(x, head, random(100) * 0, norm=norm, gelu=True),
+        reference.small_batch_gemm(x, dequantise(head, F32), None, norm=norm, gelu=True),
+    )
+
+
+def matrices() -> None:
+    """Matrices that are turned back, of several groups, with rows and columns that no program divides."""
+    for precision in ("int8", "int4"):
+        for rows, columns in ((5, 640), (9, 48), (4, 520 if precision == "int8" else 528)):
+            weight = quantise(random(rows, columns), precision)
+            assert torch.equal(dense(weight, F32), dequantise(weight, F32))
+            assert torch.equal(dense(weight[1:3], F32), dequantise(weight[1:3], F32))
+        joined = join_columns([quantise(random(6, columns), precision) for columns in (128, 256)])
+        assert torch.equal(dense(joined, F32), dequantise(joined, F32))
+
+
+def refusals() -> None:
+    weight = quantise(random(64, DIM), "int4")
+    for tiling in (Tiling(64, 64, 1), Tiling(8, 1024, 1, 4, 0)):
+        x, out = random(1, DIM), random(1, 64)
+        with pytest.raises(ValueError, match="does not go with"):
+            gemm.run_product(x, weight, None, raw=out, activated=out, split=64, tiling=tiling)
+    odd = quantise(random(64, 144), "int4")
+    assert isinstance(odd, QuantisedWeight)
+    assert quantised.obstacle(odd) is not None
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    gemm.supported = serial_block.supported = lambda x, weight: True  # type: ignore[assignment]
+    refusals()
+    matrices()
+    for tiling in TILINGS:
+        gemm.tiling_of = serial_block.tiling_of = lambda *_, chosen=tiling, **__: chosen  # type: ignore[assignment]
+        for precision in ("int8", "int4"):
+            for rows in (17,) if tiling is TILINGS[2] else (1,) if tiling is TILINGS[0] else (5,):
+                parallel_block(rows, precision)
+                serial(rows, precision)
+    print("interpreted kernels agree")
+
+
+if __name__ == "__main__":
+    main()

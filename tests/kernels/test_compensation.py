@@ -1,0 +1,46 @@
+import torch
+from torch import Tensor
+
+from photonlite.kernels.reference.compensation import quantise_for
+from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, quantise
+
+
+def inputs(rows: int, columns: int) -> Tensor:
+    """Return inputs whose columns depend on each other, as those of real layers do."""
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(columns, columns, generator=generator) / columns**0.5 + torch.eye(columns)
+    return torch.randn(rows, columns // 4, generator=generator) @ mixed[: columns // 4] @ mixed
+
+
+def moments(x: Tensor, group: int) -> Tensor:
+    parts = x.view(len(x), -1, group).transpose(0, 1)
+    return parts.transpose(1, 2) @ parts
+
+
+def error(matrix: Tensor, weight: QuantisedWeight, x: Tensor) -> float:
+    wanted = x @ matrix.t()
+    return float((x @ dequantise(weight, torch.float32).t() - wanted).norm() / wanted.norm())
+
+
+def test_results_for_the_inputs_are_better_than_of_the_nearest_numbers() -> None:
+    matrix, x = torch.randn(48, 256, generator=torch.Generator().manual_seed(1)), inputs(900, 256)
+
+    found = quantise_for(matrix, moments(x, 128))
+
+    assert error(matrix, found, x) < 0.75 * error(matrix, quantise(matrix, "int4"), x)
+    assert torch.equal(found.scale, quantise(matrix, "int4").scale)
+
+
+def test_without_any_dependence_it_is_the_nearest_number() -> None:
+    matrix = torch.randn(16, 128, generator=torch.Generator().manual_seed(2))
+    found = quantise_for(matrix, torch.eye(128)[None] * 7)
+    assert torch.equal(found.values, quantise(matrix, "int4").values)
+
+
+def test_columns_that_never_had_an_input_do_no_harm() -> None:
+    matrix, x = torch.randn(16, 128), inputs(300, 128)
+    x[:, 5:40] = 0
+    for seen in (x, torch.zeros_like(x)):
+        found = dequantise(quantise_for(matrix, moments(seen, 128)), torch.float32)
+        assert float((found - matrix).abs().max()) < 4 * float(matrix.abs().max())
+        assert bool(found.isfinite().all())
