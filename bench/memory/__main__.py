@@ -36,6 +36,9 @@ SHARES = (0.8, 1.0, 1.1, 1.2, 1.35, 1.5)
 LOADS = (0.5, 0.75, 0.9, 1.0, 1.2, 1.5)
 """Offered loads, as shares of about what the best router can answer; the last is the overload of the first table."""
 
+WARM_UP_S = 4.0
+"""Virtual seconds after which the pages have filled."""
+
 NOTES = f"""\
 - Log-normal lengths, inputs cut to {MAX_CONTEXT - MAX_TOKENS - 1:,} and answers to {MAX_TOKENS:,} tokens, which is also
   what each request sets as its limit; Moondream 2's shape in bfloat16, pages of 16 positions.
@@ -87,7 +90,7 @@ def run(lengths: Lengths, way: Way, load: float, seconds: float) -> Seen:
     if way.article:
         scheduler = memory.core.scheduler
         scheduler.running.router = ArticleRouter(scheduler.cache, limits)
-    return memory.run(seconds, warm_up_s=seconds / 3)
+    return memory.run(seconds, warm_up_s=max(seconds / 3, WARM_UP_S))
 
 
 def plan_times(waiting: int, running: int, plans: int) -> Sample:

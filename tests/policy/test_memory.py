@@ -12,6 +12,7 @@ FEW = Lengths("few", (60, 40), (80, 60), positions=MAX_CONTEXT + 512, max_batch=
 @pytest.mark.long
 def test_the_command_writes_tables_and_plots(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(bench, "LENGTHS", (FEW,))
+    monkeypatch.setattr(bench, "WARM_UP_S", 0.1)
     page = tmp_path / "memory.md"
     options = ["--seconds", "0.3", "--loads", "0.5", "1.5", "--shares", "1", "--plans", "2", "--workers", "1"]
     assert bench.main([*options, "--output", str(page)]) == 0

@@ -58,9 +58,10 @@ def test_two_sequences_keep_apart_and_only_missing_pages_come_in(staged: int | N
     host = HostPages(cache, torch.zeros(4, PENDING_COLUMNS, dtype=torch.int32), 8, staged)
     for _ in range(20):  # the ring of page numbers begins anew
         host.move(transfer("out", 0, (1, 2, 3), (1, 2, 3)))
-        host.move(transfer("out", 1, (4, 5), (5, 4)))
+        host.move(transfer("out", 1, (4, 5), (4, 6)))
+        host.move(transfer("out", 2, (6, 1), (5, 7)))
     host.move(transfer("in", 0, (7, 8), (2, 3)))
-    host.move(transfer("in", 1, (9, 10), (5, 4)))
+    host.move(transfer("in", 1, (9, 10), (4, 6)))
 
     assert torch.equal(cache.keys[:, 7:11], keys[:, [2, 3, 4, 5]])
 
