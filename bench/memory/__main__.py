@@ -15,12 +15,16 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+import torch
+
 from bench.bubble.report import table
 from bench.gpu.page import Page
 from bench.gpu.samples import Sample
+from bench.memory.bandwidth import AIM, measure
 from bench.memory.load import LENGTHS, MAX_CONTEXT, MAX_TOKENS, PAGE, Answer, Lengths, Memory, Seen, Words
 from bench.memory.plots import PALETTE, Line, Panel, draw
 from photonlite.config import EngineConfig, RouterRule
+from photonlite.models.base import ModelShape
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.router import Router
@@ -31,6 +35,9 @@ SHARES = (0.8, 1.0, 1.1, 1.2, 1.35, 1.5)
 
 LOADS = (0.5, 0.75, 0.9, 1.0, 1.2, 1.5)
 """Offered loads, as shares of about what the best router can answer; the last is the overload of the first table."""
+
+WARM_UP_S = 4.0
+"""Virtual seconds after which the pages have filled."""
 
 NOTES = f"""\
 - Log-normal lengths, inputs cut to {MAX_CONTEXT - MAX_TOKENS - 1:,} and answers to {MAX_TOKENS:,} tokens, which is also
@@ -83,7 +90,7 @@ def run(lengths: Lengths, way: Way, load: float, seconds: float) -> Seen:
     if way.article:
         scheduler = memory.core.scheduler
         scheduler.running.router = ArticleRouter(scheduler.cache, limits)
-    return memory.run(seconds, warm_up_s=seconds / 3)
+    return memory.run(seconds, warm_up_s=max(seconds / 3, WARM_UP_S))
 
 
 def plan_times(waiting: int, running: int, plans: int) -> Sample:
@@ -123,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="WORD", help="lengths with one of these words in their names")
     parser.add_argument("--plans", type=int, default=300, help="plans that are timed")
     parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--device", help="a card, such as cuda, whose bandwidth of swapping is measured too")
     parser.add_argument("--output", type=Path, help="markdown file to write; plots go beside it")
     options = parser.parse_args(arguments)
     page = Page("Memory that is short: routers on a modelled device", options.output)
@@ -130,9 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ProcessPoolExecutor(options.workers) as pool:
         overload = _overload(pool, chosen, options)
         best = {one: max(options.shares, key=lambda share: overload[one, static(share)].rate) for one in chosen}
-        curves = _curves(pool, chosen, best, options)
+        curves = _curves(pool, chosen, overload, best, options)
     page.put("At overload", _table(chosen, overload, curves, best))
     page.put("A plan", _plan_table(options.plans))
+    if options.device is not None:
+        page.put("Swapping on a card", _bandwidth_table(options.device))
     page.put("How to read this", NOTES)
     if options.output is not None:
         _draw_plots(options.output, chosen, overload, curves, best)
@@ -158,14 +168,17 @@ def _overload(pool: ProcessPoolExecutor, chosen: Sequence[Lengths], options: arg
 
 
 def _curves(
-    pool: ProcessPoolExecutor, chosen: Sequence[Lengths], best: dict[Lengths, float], options: argparse.Namespace
+    pool: ProcessPoolExecutor,
+    chosen: Sequence[Lengths],
+    overload: Runs,
+    best: dict[Lengths, float],
+    options: argparse.Namespace,
 ) -> Curves:
-    futures = {
-        (one, way, load): pool.submit(run, one, way, load, options.seconds)
-        for one, load in product(chosen, options.loads)
-        for way in (GREEDY, RESERVE, ADAPTIVE, static(best[one]))
-    }
-    return {key: future.result() for key, future in futures.items()}
+    *lower, last = options.loads
+    shown = [(one, way) for one in chosen for way in (GREEDY, RESERVE, ADAPTIVE, static(best[one]))]
+    futures = {(*key, load): pool.submit(run, *key, load, options.seconds) for key, load in product(shown, lower)}
+    known: Curves = {(*key, last): overload[key] for key in shown}
+    return known | {key: future.result() for key, future in futures.items()}
 
 
 def _table(chosen: Sequence[Lengths], overload: Runs, curves: Curves, best: dict[Lengths, float]) -> str:
@@ -202,6 +215,16 @@ def _plan_table(plans: int) -> str:
         times = [f"{1e6 * seconds:.0f}" for seconds in (sample.median, sample.p99)]
         rows.append([f"{waiting:,}", f"{running:,}", *times])
     return table(["waiting", "running", "median (us)", "p99"], rows)
+
+
+def _bandwidth_table(name: str) -> str:
+    """Measure how fast the pages of a sequence of 2,048 positions go to host memory and back."""
+    shape = ModelShape(24, 32, 64, 2048, 730, 0, 2048, 51_200)  # Moondream 2's
+    rows = [
+        [way, f"{swapped:.1f}", f"{plain:.1f}", f"{swapped / plain:.0%}", "" if swapped >= AIM * plain else "MISSED"]
+        for way, swapped, plain in measure(shape, torch.device(name), rounds=20)
+    ]
+    return table(["direction", "swapping (GB/s)", "plain copy", "share", f"aim {AIM:.0%}"], rows)
 
 
 def _draw_plots(

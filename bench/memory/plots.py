@@ -114,8 +114,9 @@ def _round_values(low: float, high: float) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    return [10.0**power for power in powers]
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    values = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    return [value for value in values if low <= value <= high]
 
 
 def _shown(value: float) -> str:

@@ -5,6 +5,7 @@ import torch
 
 from photonlite.batch import Transfer
 from photonlite.config import EngineConfig
+from photonlite.device.names import open_device
 from photonlite.errors import CapacityError, SettingsError
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.reference.attention import FP8, indexable
@@ -57,9 +58,10 @@ def test_two_sequences_keep_apart_and_only_missing_pages_come_in(staged: int | N
     host = HostPages(cache, torch.zeros(4, PENDING_COLUMNS, dtype=torch.int32), 8, staged)
     for _ in range(20):  # the ring of page numbers begins anew
         host.move(transfer("out", 0, (1, 2, 3), (1, 2, 3)))
-        host.move(transfer("out", 1, (4, 5), (5, 4)))
+        host.move(transfer("out", 1, (4, 5), (4, 6)))
+        host.move(transfer("out", 2, (6, 1), (5, 7)))
     host.move(transfer("in", 0, (7, 8), (2, 3)))
-    host.move(transfer("in", 1, (9, 10), (5, 4)))
+    host.move(transfer("in", 1, (9, 10), (4, 6)))
 
     assert torch.equal(cache.keys[:, 7:11], keys[:, [2, 3, 4, 5]])
 
@@ -76,3 +78,32 @@ def test_host_memory_is_whole_pages_at_least_of_one_longest_request() -> None:
 def test_ranks_do_not_swap() -> None:
     with pytest.raises(SettingsError, match="'swap_bytes' is 5: it must be 0 where 'tensor_parallel' is above 1"):
         EngineConfig(swap_bytes=5, tensor_parallel=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_pages_go_over_the_bus_beside_other_work(dtype: torch.dtype) -> None:
+    card = torch.device("cuda")
+    device = open_device(card)
+    cache = PagedCache(SHAPE, 200, PAGE, card, dtype)
+    for numbers in (cache.keys, cache.values):
+        numbers.copy_(torch.randn(numbers.shape))
+    keys, values = cache.keys.clone(), cache.values.clone()
+    pending = torch.arange(12, dtype=torch.int32, device=card).reshape(4, -1)
+    host = HostPages(cache, pending, 100, staged=7)
+    torch.cuda.synchronize()
+    moved = tuple(torch.randperm(198)[:90].add(1).tolist())
+    targets = tuple(torch.randperm(198)[:90].add(1).tolist())
+    places = tuple(range(5, 95))
+    event = device.event()
+    device.compute.run(lambda: None)
+    device.swap.run(lambda: host.move(transfer("out", 2, moved, places)))
+    device.swap.run(lambda: host.move(transfer("in", 0, targets, places)))
+    device.swap.record(event)
+    event.wait()
+
+    assert torch.equal(cache.keys[:, list(targets)], keys[:, list(moved)])
+    assert torch.equal(cache.values[:, list(targets)], values[:, list(moved)])
+    assert pending[0].tolist() == [6, 7, 8]
+    device.close()

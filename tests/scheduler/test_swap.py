@@ -114,6 +114,16 @@ def test_a_slow_bus_is_tried_again_after_a_while() -> None:
     assert [swap.chooses_swap(one[0]) for _ in range(400)].count(True) > 0
 
 
+def test_a_prompt_that_gave_nothing_is_not_kept() -> None:
+    bench = short_of_pages()
+    bench.ask(budget=30)
+    one, swap = bench.sequences[0], bench.scheduler.running.swap
+    one.num_computed_tokens = 8  # and none of them committed: what the prompt has read is void
+
+    assert not swap.chooses_swap(one)
+    assert "must start again" in swap.take_choices()[0].why
+
+
 @pytest.mark.parametrize("when", ["leaving", "swapped", "returning"])
 def test_a_sequence_that_is_cancelled_gives_everything_back(when: str) -> None:
     bench = short_of_pages()

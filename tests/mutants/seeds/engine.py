@@ -284,7 +284,7 @@ MUTANTS = [
         "shortage of memory: a prompt in flight speaks of an image that is not there",
         "batch.py",
         "        return self.sequence.preempting and any(job.failed for job in self.jobs)\n",
-        "    return False\n",
+        "        return False\n",
         "tests/engine/test_core.py",
     ),
     Mutant(

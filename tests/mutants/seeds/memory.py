@@ -107,7 +107,7 @@ MUTANTS = [
         "scheduler/swap.py",
         "if not 0 < sequence.num_computed_tokens == sequence.num_committed_tokens:",
         "if False:",
-        SIMULATION,
+        SWAP,
     ),
     Mutant(
         "swap: waiting prompts overtake swapped sequences",
