@@ -11,17 +11,16 @@ import functools
 import operator
 import os
 import threading
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
 
+from photonlite.api.connecting import connect
 from photonlite.api.reading import read_images
-from photonlite.api.storing import open_store
+from photonlite.api.storing import open_store, with_host_parts
 from photonlite.api.tasks import Task
 from photonlite.cache.store.store import ImageStore
 from photonlite.config import EngineConfig, ImageLimits
@@ -40,10 +39,9 @@ from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.request import Completion, Request
 from photonlite.results import Metrics
-from photonlite.runner.memory import MemoryPart, MemoryPlan
+from photonlite.runner.memory import MemoryPlan
 from photonlite.skills.tiles import Region
 
-P = ParamSpec("P")
 R = TypeVar("R")
 Steps = Iterator["Future[Any]"]
 
@@ -104,7 +102,7 @@ class Session:
             self._check_usable()
             if not self.engine.alive:
                 self.engine = in_passing(self.engine.restarted)
-                _connect(self._pool, self.engine, self._store)
+                connect(self._pool, self.engine, self._store)
                 if self._state == "closed":  # meanwhile
                     self.engine.close(drain=False)
 
@@ -292,15 +290,7 @@ class Session:
         return snapshot
 
     def memory_plan(self) -> MemoryPlan:
-        plan, config = self.engine.memory, self._config
-        parts = [
-            MemoryPart("computed for images", "host", config.embedding_cache_bytes, "kept for later questions"),
-            MemoryPart("decoded images", "host", config.max_prepared_bytes, "that may wait for the engine"),
-            MemoryPart("compiled grammars", "host", config.grammar_cache_bytes),
-        ]
-        if config.store is not None:
-            parts.append(MemoryPart("computed for images", "disk", config.store_bytes, f"in {config.store}"))
-        return dataclasses.replace(plan, parts=(*plan.parts, *parts))
+        return with_host_parts(self.engine.memory, self._config)
 
     def close(self, *, drain: bool) -> None:
         if os.getpid() != self._process:
@@ -365,23 +355,8 @@ def open_session(
         limit_s=config.grammar_limit_s,
         cache_bytes=config.grammar_cache_bytes,
     )
-    _connect(pool, engine, store)
+    connect(pool, engine, store)
     return Session(engine, pool, compiler, config, store)
-
-
-def _connect(pool: ImagePool, engine: Engine, store: ImageStore | None) -> None:
-    """Let images be cut, and read from a store, into the memory of an engine, which is woken when they are."""
-    pool.buffer = _weakly(engine.host_array, lambda shape: np.empty(shape, np.uint8))
-    if store is not None:
-        store.buffer = pool.buffer
-        store.policy.unit_costs = _weakly(engine.get_unit_costs, lambda: (None, None))
-    pool.on_ready = _weakly(engine.wake, lambda: None)
-
-
-def _weakly(method: Callable[P, R], otherwise: Callable[P, R]) -> Callable[P, R]:
-    """Return a call of a method that does not keep its object alive, and of `otherwise` once that is gone."""
-    known = weakref.WeakMethod(method)
-    return lambda *args, **kwargs: (known() or otherwise)(*args, **kwargs)
 
 
 def _next(handle: RequestHandle, steps: Steps) -> "Future[Any] | None":

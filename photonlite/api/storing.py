@@ -1,6 +1,7 @@
 """The store of a model: what its embeddings depend on, and where they are kept."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from photonlite.config import EngineConfig
 from photonlite.errors import SettingsError
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.models.fingerprint import fingerprint, known_fingerprint
+from photonlite.runner.memory import MemoryPart, MemoryPlan
 from photonlite.runner.stored_images import measure_bus
 
 _NOTES = "checkpoints"
@@ -51,3 +53,15 @@ def open_store(
     known = known_fingerprint(files, notes)
     found = context(known) if known is not None else lambda: context(fingerprint(files, notes))
     return ImageStore(config.embedding_cache_bytes, policy, DiskStore(tier, found, policy))
+
+
+def with_host_parts(plan: MemoryPlan, config: EngineConfig) -> MemoryPlan:
+    """Return an engine's plan with what its model takes beside it, in host memory and on disk."""
+    parts = [
+        MemoryPart("computed for images", "host", config.embedding_cache_bytes, "kept for later questions"),
+        MemoryPart("decoded images", "host", config.max_prepared_bytes, "that may wait for the engine"),
+        MemoryPart("compiled grammars", "host", config.grammar_cache_bytes),
+    ]
+    if config.store is not None:
+        parts.append(MemoryPart("computed for images", "disk", config.store_bytes, f"in {config.store}"))
+    return replace(plan, parts=(*plan.parts, *parts))
