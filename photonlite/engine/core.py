@@ -107,15 +107,13 @@ class EngineCore:
 
         Raises an EngineDiedError if steps keep failing.
         """
-        ended, oldest = self._ended, self.pipeline.oldest
-        moved = self.transfers.finish(wait=False)
+        ended, oldest, moved = self._ended, self.pipeline.oldest, self.transfers.finish(wait=False)
         batch = self._plan()
         self.transfers.start()
         step = self._launch(batch)
         self._commit(step)
         self._finalize(step)
-        if batch is None and oldest is None:
-            moved |= self.transfers.finish(wait=True)
+        moved |= batch is None and oldest is None and self.transfers.finish(wait=True)
         return batch is not None or oldest is not None or self._ended > ended or moved
 
     def _plan(self) -> ScheduledBatch | None:

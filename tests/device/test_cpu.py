@@ -59,11 +59,11 @@ def test_run_returns_before_the_work_is_done(device: CpuDevice) -> None:
     assert event.done
 
 
-def test_all_three_streams_work_at_the_same_time(device: CpuDevice) -> None:
-    meeting = threading.Barrier(3)
+def test_all_streams_work_at_the_same_time(device: CpuDevice) -> None:
+    meeting = threading.Barrier(4)
     events = []
 
-    for stream in (device.compute, device.upload, device.download):
+    for stream in (device.compute, device.upload, device.download, device.swap):
         stream.run(lambda: _meet(meeting))
         events.append(device.event())
         stream.record(events[-1])
@@ -193,7 +193,7 @@ def test_closing_ends_the_threads() -> None:
 
     device.close()
 
-    assert len(threads) == 3
+    assert len(threads) == 4
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -411,7 +411,7 @@ def test_an_engine_spreads_images_and_prompts_but_not_decode_steps(set_by: dict[
 
     assert set_by["photonlite-compute"] == {1, most}
     assert set_by["photonlite-upload"] == set_by["photonlite-download"] == {1}
-    assert len(set_by) == 4  # and the thread that loads
+    assert len(set_by) == 5  # and the thread that loads
     assert torch.get_num_threads() == before
 
 
