@@ -15,9 +15,9 @@ from photonlite.config import EngineConfig, EngineSettings, ImageLimits, VisionW
 from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
-from photonlite.models.checkpoint import load_files, refuse_ranks
-from photonlite.models.loading import resolve
-from photonlite.models.precisions import check_precisions
+from photonlite.models.checkpoint import LoadedModel, load_files, refuse_ranks
+from photonlite.models.loading import ModelFiles, resolve
+from photonlite.models.precisions import Precisions, check_precisions
 from photonlite.runner.ranks.leader import load_team
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills import selftest
@@ -59,10 +59,8 @@ def load(
         sampling: What an answer in words begins with, which settings of a call replace by name: "greedy", so that
             answers are repeatable; or "checkpoint", the values of generation_config.json (`model.sampling_defaults`).
             Places, outlines and answers with a schema, choices or a pattern are greedy either way.
-        weights: How the text decoder's linear layers and its head are kept: "auto" as the files have them; "int8" or
-            "fp8", 8 bits with a scale for each output; "int4", 4 bits with a scale for each group of 128 inputs; or
-            "fit", the best of these that fits the memory. Rounded while the files are read, in memory for one matrix.
-            `photonlite quantize` does the same once and for all. Answers change a little.
+        weights: Of the text decoder: "auto" as the files have them; rounded to "int8", "fp8" or "int4" while they are
+            read; or "fit", the best of these that fits the memory. Answers change a little.
         vision_weights: The same of the image encoder: "auto", "int8" or "fp8".
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
@@ -73,8 +71,7 @@ def load(
         ModelNotFoundError: There is no such folder, file or Hub repository.
         ConfigError: Its config.json is missing, or that or another configuration file is unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
-        SettingsError: An unknown device, type, way of sampling or precision of weights, or one that the files or
-            `tensor_parallel` do not allow, a limit that is no whole number above 0, or an engine
+        SettingsError: An unknown device, type, way of sampling or precision, or one that the files do not allow, a limit that is no whole number above 0, or an engine
             setting that is unknown, out of its range, or not supported by the device.
         CapacityError: The memory does not hold even one longest request, or weights in any precision that fits.
         EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
@@ -92,14 +89,9 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.max_context}
         files = resolve(model, revision=revision)
         precisions = choose_precisions(files, weights, vision_weights, where, kind, config)
-        if config.tensor_parallel == 1:
-            loaded = load_files(files, precisions=precisions, **options)
-        else:
-            refuse_ranks(files.stored or precisions, config.tensor_parallel)
-            loaded = load_team(files, config.tensor_parallel, **options)
+        loaded = _load_weights(files, precisions, where, kind, config)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails, sampling=sampling)
         try:
@@ -111,6 +103,16 @@ def load(
         return started
 
     return in_passing(start)
+
+
+def _load_weights(
+    files: ModelFiles, precisions: Precisions, where: torch.device, dtype: torch.dtype, config: EngineConfig
+) -> LoadedModel:
+    options: dict[str, Any] = {"device": where, "dtype": dtype, "max_context": config.max_context}
+    if config.tensor_parallel == 1:
+        return load_files(files, precisions=precisions, **options)
+    refuse_ranks(files.stored or precisions, config.tensor_parallel)
+    return load_team(files, config.tensor_parallel, **options)
 
 
 def _engine_config(given: EngineConfig | EngineSettings | None) -> EngineConfig:

@@ -177,6 +177,22 @@ def _fold_quantised(
 
 
 @triton.jit
+def _fold_format(
+    total: tl.tensor, x: tl.tensor, row: tl.tensor, scale: tl.tensor, shift: tl.tensor, m: tl.tensor, rows: tl.tensor,
+    x_stride: tl.tensor, first: tl.tensor,
+    stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Do as `_fold` with a weight of any format."""
+    if FORMAT == "full":
+        return _fold(total, x, row, m, rows, x_stride, first, stop, SHARE, EVEN, STEP, STAGES)
+    else:
+        return _fold_quantised(
+            total, x, row, scale, shift, m, rows, x_stride, first, stop, SHARE, STEP, STAGES, FORMAT, GROUP
+        )
+
+
+@triton.jit
 def product_kernel(
     x: tl.tensor, weight: tl.tensor, scale: tl.tensor, shift: tl.tensor, bias: tl.tensor, stats: tl.tensor,
     gain: tl.tensor, raw: tl.tensor,
@@ -217,29 +233,17 @@ def product_kernel(
     if NORM == "squares":
         squares = _load_squares(stats, m, rows, TILES_IN, TILES)
     total = tl.zeros([OUTS, ROWS], tl.float32)
-    if FORMAT == "full":
-        total = _fold(
-            total, x, row, m, rows, x_stride, LATE + part * early, INS,
-            early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
-        )  # fmt: skip
-    else:
-        total = _fold_quantised(
-            total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
-            early, STEP, STAGES, FORMAT, GROUP,
-        )  # fmt: skip
+    total = _fold_format(
+        total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
+        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
+    )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
-        if FORMAT == "full":
-            total = _fold(
-                total, x, row, m, rows, x_stride, part * late, LATE,
-                late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
-            )  # fmt: skip
-        else:
-            total = _fold_quantised(
-                total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
-                late, STEP, STAGES, FORMAT, GROUP,
-            )  # fmt: skip
+        total = _fold_format(
+            total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
+            late, LATE % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
+        )  # fmt: skip
     if FORMAT == "rows":
         total *= tl.load(slopes).to(tl.float32)[:, None]
     if NORM == "squares":
