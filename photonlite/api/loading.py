@@ -71,7 +71,7 @@ def load(
         ModelNotFoundError: There is no such folder, file or Hub repository.
         ConfigError: Its config.json is missing, or that or another configuration file is unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
-        SettingsError: An unknown device, type, way of sampling or precision, a limit that is no whole number above 0, or
+        SettingsError: An unknown device, type, way of sampling or precision, a limit that is no number above 0, or
             a setting or precision that is out of range or not supported by the device, the files or another setting.
         CapacityError: The memory does not hold even one longest request, or weights in any precision that fits.
         EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
