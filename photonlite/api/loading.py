@@ -15,9 +15,9 @@ from photonlite.config import EngineConfig, EngineSettings, ImageLimits, VisionW
 from photonlite.device.cpu import in_passing
 from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import NumericalError, SettingsError
-from photonlite.models.checkpoint import load_files, refuse_ranks
-from photonlite.models.loading import resolve
-from photonlite.models.precisions import check_precisions
+from photonlite.models.checkpoint import LoadedModel, load_files, refuse_ranks
+from photonlite.models.loading import ModelFiles, resolve
+from photonlite.models.precisions import Precisions, check_precisions
 from photonlite.runner.ranks.leader import load_team
 from photonlite.settings import settings_of, unknown_name
 from photonlite.skills import selftest
@@ -62,10 +62,8 @@ def load(
             Places, outlines and answers with a schema, choices or a pattern are greedy either way.
         store: A folder such as "~/.cache/photonlite/store": what the image encoder makes is kept there as well, so that
             another question about the same image is quick after a restart too. None for the engine setting `store`.
-        weights: How the text decoder's linear layers and its head are kept: "auto" as the files have them; "int8" or
-            "fp8", 8 bits with a scale for each output; "int4", 4 bits with a scale for each group of 128 inputs; or
-            "fit", the best of these that fits the memory. Rounded while the files are read, in memory for one matrix.
-            `photonlite quantize` does the same once and for all. Answers change a little.
+        weights: Of the text decoder: "auto" as the files have them; rounded to "int8", "fp8" or "int4" while they are
+            read; or "fit", the best of these that fits the memory. Answers change a little.
         vision_weights: The same of the image encoder: "auto", "int8" or "fp8".
         engine: Settings of :class:`photonlite.EngineConfig`, by name or as a whole. Names that are left out come from
             the environment.
@@ -76,9 +74,8 @@ def load(
         ModelNotFoundError: There is no such folder, file or Hub repository.
         ConfigError: Its config.json is missing, or that or another configuration file is unusable.
         CheckpointError: Its weights or tokenizer are missing or unusable.
-        SettingsError: An unknown device, type, way of sampling or precision of weights, or one that the files or
-            `tensor_parallel` do not allow, a limit that is no whole number above 0, or an engine
-            setting that is unknown, out of its range, or not supported by the device.
+        SettingsError: An unknown device, type, way of sampling or precision, a limit that is no number above 0, or
+            a setting or precision that is out of range or not supported by the device, the files or another setting.
         CapacityError: The memory does not hold even one longest request, or weights in any precision that fits.
         EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
@@ -97,14 +94,9 @@ def load(
     kind = resolve_dtype(dtype, where)
 
     def start() -> VisionModel:
-        options: dict[str, Any] = {"device": where, "dtype": kind, "max_context": config.context}
         files = resolve(model, revision=revision)
         precisions = choose_precisions(files, weights, vision_weights, where, kind, config)
-        if config.tensor_parallel == 1:
-            loaded = load_files(files, precisions=precisions, **options)
-        else:
-            refuse_ranks(files.stored or precisions, config.tensor_parallel)
-            loaded = load_team(files, config.tensor_parallel, **options)
+        loaded = _load_weights(files, precisions, where, kind, config)
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
         started = VisionModel(loaded, where, kind, limits, config, **images, thumbnails=thumbnails, sampling=sampling)
         try:
@@ -122,6 +114,16 @@ def _folder_name(store: object) -> str:
     if not isinstance(store, str | os.PathLike) or not isinstance(name := os.fspath(store), str) or not name:
         raise SettingsError(f"store is {store!r:.60}: give the path of a folder, or leave it out")
     return name
+
+
+def _load_weights(
+    files: ModelFiles, precisions: Precisions, where: torch.device, dtype: torch.dtype, config: EngineConfig
+) -> LoadedModel:
+    options: dict[str, Any] = {"device": where, "dtype": dtype, "max_context": config.context}
+    if config.tensor_parallel == 1:
+        return load_files(files, precisions=precisions, **options)
+    refuse_ranks(files.stored or precisions, config.tensor_parallel)
+    return load_team(files, config.tensor_parallel, **options)
 
 
 def _engine_config(given: EngineConfig | EngineSettings | None) -> EngineConfig:

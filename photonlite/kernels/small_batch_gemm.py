@@ -272,7 +272,7 @@ def run_product(
     if tiling.stages:
         fit = fitted(tiling, width, x.element_size(), shared_memory(x))
         tiling = replace(fit, ins=tiling.ins) if group else fit  # a step is a group; its bytes are half of that or less
-    if group and (not tiling.stages or late % tiling.ins or (group < ins and tiling.ins != group)):
+    if group and (not tiling.stages or late % tiling.ins or (_format(weight) != "rows" and tiling.ins != group)):
         raise ValueError(f"a weight with groups of {group} columns, {late} of them late, does not go with {tiling}")
     values, scale, shift = _stored(weight)
     programs, meeting = -(-outs // tiling.outs), announces or awaits

@@ -98,10 +98,6 @@ def _finish(
         if RESIDUAL:
             total += tl.load(cell, mask=inside, other=0.0).to(tl.float32)
         rounded = total.to(raw.dtype.element_ty)
-        tl.store(cell, rounded, mask=inside & (n < split)[:, None])
-        if ACT == "gelu":
-            cell = activated + m[None, :] * activated_stride + (n - split)[:, None]
-            tl.store(cell, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
         value = tl.where(inside, rounded.to(tl.float32), 0.0)
         place = new_stats + tile * rows + m
         if STATS == "moments":
@@ -111,10 +107,16 @@ def _finish(
             tl.store(place + TILES_OUT * rows, tl.sum(off * off, axis=0), mask=m < rows)
         if STATS == "squares":
             slope = tl.load(gain + n, mask=n < outs, other=0.0).to(tl.float32)[:, None]
-            cell = scaled + m[None, :] * outs + n[:, None]
-            tl.store(cell, (value * slope).to(scaled.dtype.element_ty), mask=inside)
+            target = scaled + m[None, :] * outs + n[:, None]
+            tl.store(target, (value * slope).to(scaled.dtype.element_ty), mask=inside)
             tl.store(place, tl.sum(value * value, axis=0), mask=m < rows)
-
+        if RESIDUAL:
+            # Several warps may hold the same cell, each having loaded it: one that reads late would add twice.
+            tl.debug_barrier()
+        tl.store(cell, rounded, mask=inside & (n < split)[:, None])
+        if ACT == "gelu":
+            target = activated + m[None, :] * activated_stride + (n - split)[:, None]
+            tl.store(target, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
 
 @triton.jit
 def _fold(
@@ -177,6 +179,22 @@ def _fold_quantised(
 
 
 @triton.jit
+def _fold_format(
+    total: tl.tensor, x: tl.tensor, row: tl.tensor, scale: tl.tensor, shift: tl.tensor, m: tl.tensor, rows: tl.tensor,
+    x_stride: tl.tensor, first: tl.tensor,
+    stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Do as `_fold` with a weight of any format."""
+    if FORMAT == "full":
+        return _fold(total, x, row, m, rows, x_stride, first, stop, SHARE, EVEN, STEP, STAGES)
+    else:
+        return _fold_quantised(
+            total, x, row, scale, shift, m, rows, x_stride, first, stop, SHARE, STEP, STAGES, FORMAT, GROUP
+        )
+
+
+@triton.jit
 def product_kernel(
     x: tl.tensor, weight: tl.tensor, scale: tl.tensor, shift: tl.tensor, bias: tl.tensor, stats: tl.tensor,
     gain: tl.tensor, raw: tl.tensor,
@@ -217,29 +235,17 @@ def product_kernel(
     if NORM == "squares":
         squares = _load_squares(stats, m, rows, TILES_IN, TILES)
     total = tl.zeros([OUTS, ROWS], tl.float32)
-    if FORMAT == "full":
-        total = _fold(
-            total, x, row, m, rows, x_stride, LATE + part * early, INS,
-            early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES,
-        )  # fmt: skip
-    else:
-        total = _fold_quantised(
-            total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
-            early, STEP, STAGES, FORMAT, GROUP,
-        )  # fmt: skip
+    total = _fold_format(
+        total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
+        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
+    )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
-        if FORMAT == "full":
-            total = _fold(
-                total, x, row, m, rows, x_stride, part * late, LATE,
-                late, LATE % (STEP * PARTS) == 0, STEP, STAGES,
-            )  # fmt: skip
-        else:
-            total = _fold_quantised(
-                total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
-                late, STEP, STAGES, FORMAT, GROUP,
-            )  # fmt: skip
+        total = _fold_format(
+            total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
+            late, LATE % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
+        )  # fmt: skip
     if FORMAT == "rows":
         total *= tl.load(slopes).to(tl.float32)[:, None]
     if NORM == "squares":

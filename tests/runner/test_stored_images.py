@@ -45,7 +45,7 @@ class Inner:
     def upload(self, buffers: Any, groups: Any) -> None:
         self.uploads.append([group.job.number for group in groups])
 
-    def encode(self, buffers: Any, groups: Any) -> None:
+    def encode(self, buffers: Any, groups: Any, bank: Any = None) -> None:
         for group in groups:
             if group.first + group.count == group.job.total and not group.job.failed:
                 shape = 2, 3, 8
