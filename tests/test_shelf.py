@@ -63,3 +63,10 @@ def test_rows_with_and_without_it_do_not_mix_in_a_batch(model: photonlite.Vision
         ]
         if name in TRUTH:
             assert is_right(found(result), TRUTH[name]) == (adapter == "shelf")
+
+
+@pytest.mark.long
+def test_weights_in_8_bits_take_it_too() -> None:
+    with photonlite.load(device="cpu", weights="int8", vision_weights="int8") as model:
+        model.load_adapter(ASSETS / "nano-shelf", name="shelf")
+        assert is_right(found(model.detect(SHELF, "dumpling", adapter="shelf")), TRUTH["dumpling"])

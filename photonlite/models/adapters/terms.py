@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from photonlite.errors import AdapterError
+from photonlite.models.quantised import QuantisedLinear
 
 
 class AdapterPlace(NamedTuple):
@@ -67,7 +68,7 @@ def whole_layer(model: nn.Module, name: str) -> AdapterPlace | None:
         layer = model.get_submodule(name)
     except AttributeError:
         return None
-    return AdapterPlace(name, 0, layer.out_features) if isinstance(layer, nn.Linear) else None
+    return AdapterPlace(name, 0, layer.out_features) if isinstance(layer, nn.Linear | QuantisedLinear) else None
 
 
 def refuse_variant(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> list[AdapterTerm]:

@@ -392,6 +392,7 @@ def test_integers_of_an_outline_may_be_a_little_off():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch's compiler imports
 def test_on_a_card_questions_attend_as_their_mask_says():
     lengths = [166, 88, 36, 112]
     card = PackedAttention(677, lengths, torch.device("cuda"))
