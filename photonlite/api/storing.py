@@ -61,7 +61,10 @@ def with_host_parts(plan: MemoryPlan, config: EngineConfig) -> MemoryPlan:
         MemoryPart("computed for images", "host", config.embedding_cache_bytes, "kept for later questions"),
         MemoryPart("decoded images", "host", config.max_prepared_bytes, "that may wait for the engine"),
         MemoryPart("compiled grammars", "host", config.grammar_cache_bytes),
+        MemoryPart("adapters", "host", config.adapter_bytes, "once one is loaded"),
     ]
+    if config.swap_bytes:
+        parts.append(MemoryPart("swapped pages", "host", config.swap_bytes, "of sequences that gave way"))
     if config.store is not None:
         parts.append(MemoryPart("computed for images", "disk", config.store_bytes, f"in {config.store}"))
     return replace(plan, parts=(*plan.parts, *parts))

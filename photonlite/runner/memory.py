@@ -116,7 +116,7 @@ def _device_parts(memory: DeviceMemory | None, weights: int, activations: int, g
         MemoryPart("others", "device", others, "the CUDA context, graphs of the image encoder, other processes"),
         MemoryPart("activations", "device", activations, "of the largest launch, staging buffers included; measured"),
         MemoryPart("workspaces", "device", WORKSPACE_BYTES, "of libraries, copies on their way to the host"),
-        MemoryPart("graphs", "device", graphs, "of prompts and decode steps"),
+        MemoryPart("graphs", "device", graphs, "of prompts and decode steps; staging of swapped pages"),
     ]
 
 
