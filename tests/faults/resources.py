@@ -69,11 +69,12 @@ def resources(model: VisionModel) -> Resources:
     await_rest(model)
     session, core = model._session, model._session.engine._core
     running, cache = core.scheduler.running, core.scheduler.cache
-    images: Any = core.runner._model_runner._images  # type: ignore[attr-defined]
+    stored: Any = core.runner._model_runner._images  # type: ignore[attr-defined]
+    images = stored.inner
     return Resources(
         pages=cache.pages.usable - cache.pages.free - cache.prefix.idle_pages,
         free_rows=len(running.free_rows),
-        encoded=len(images._crops) + len(images._features) + len(images._embeddings),
+        encoded=sum(map(len, (images._crops, images._features, images._embeddings, stored._restored))),
         in_flight=len(core.pipeline.in_flight),
         zombies=len(running.zombies),
         open_requests=len(session.open),

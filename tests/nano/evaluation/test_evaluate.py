@@ -44,7 +44,8 @@ def test_command_line_examines_the_public_model(tmp_path, monkeypatch, capsys):
     asked = ["--model", "some/folder", "--scenes", "3", "--skills", "detect", "--kv-dtype", "fp8"]
     main([*asked, "--out", str(tmp_path)])
     engine = {"kv_dtype": "fp8", "kv_cache_bytes": None, "grammar_limit_s": 60.0}
-    assert loaded == [("some/folder", {"device": "cpu", "dtype": "auto", "engine": engine})]
+    kinds = dict.fromkeys(("dtype", "weights", "vision_weights"), "auto")
+    assert loaded == [("some/folder", {"device": "cpu", "engine": engine} | kinds)]
     assert "3 scenes" in capsys.readouterr().out
     assert json.loads((tmp_path / "figures.json").read_text())["detect"]["recall"] == 0
 
