@@ -82,14 +82,9 @@ def load(
     """
     given = (("max_pixels", max_pixels), ("max_bytes", max_bytes))
     limits = dataclasses.replace(ImageLimits.from_env(), **{name: value for name, value in given if value is not None})
-    if not isinstance(allow_urls, bool):
-        raise SettingsError(f"allow_urls is {allow_urls!r:.60}: give True or False")
-    if sampling not in ("greedy", "checkpoint"):
-        raise SettingsError(f"sampling is {sampling!r:.60}: it must be 'greedy' or 'checkpoint'")
+    _check_choices(allow_urls, sampling)
     check_precisions(weights, vision_weights)
-    config = _engine_config(engine)
-    if store is not None:
-        config = dataclasses.replace(config, store=_folder_name(store))
+    config = _engine_config(engine, store)
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
 
@@ -110,6 +105,13 @@ def load(
     return in_passing(start)
 
 
+def _check_choices(allow_urls: object, sampling: object) -> None:
+    if not isinstance(allow_urls, bool):
+        raise SettingsError(f"allow_urls is {allow_urls!r:.60}: give True or False")
+    if sampling not in ("greedy", "checkpoint"):
+        raise SettingsError(f"sampling is {sampling!r:.60}: it must be 'greedy' or 'checkpoint'")
+
+
 def _folder_name(store: object) -> str:
     if not isinstance(store, str | os.PathLike) or not isinstance(name := os.fspath(store), str) or not name:
         raise SettingsError(f"store is {store!r:.60}: give the path of a folder, or leave it out")
@@ -126,17 +128,19 @@ def _load_weights(
     return load_team(files, config.tensor_parallel, **options)
 
 
-def _engine_config(given: EngineConfig | EngineSettings | None) -> EngineConfig:
+def _engine_config(given: EngineConfig | EngineSettings | None, store: object) -> EngineConfig:
+    folder: dict[str, Any] = {} if store is None else {"store": _folder_name(store)}
     if isinstance(given, EngineConfig):
-        return given
+        return dataclasses.replace(given, **folder)
     known = settings_of(EngineConfig)
     if given is not None and not isinstance(given, Mapping):
         raise SettingsError(f"engine is of type {type(given).__name__}: give a dict such as {{'max_batch': 16}}")
     for name in given or {}:
         if name not in known:
             raise unknown_name(f"engine setting {name!r:.60}", str(name), known)
+    settings: dict[str, Any] = {**(given or {}), **folder}
     try:
-        return dataclasses.replace(EngineConfig.from_env(), **(given or {}))
+        return dataclasses.replace(EngineConfig.from_env(), **settings)
     except TypeError as cause:
         raise SettingsError(f"an engine setting has a value of the wrong type: {cause}") from cause
 
