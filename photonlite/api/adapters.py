@@ -49,6 +49,7 @@ class Adapters:
             reader = AdapterReader(loaded.model, loaded.family, dtype, config.adapter_rank)
             self._store = AdapterStore(reader, config.adapter_bytes)
         self._lock = threading.Lock()
+        self._used = False  # by an engine: requests may have adapters whose names are forgotten
 
     def load(self, source: str | os.PathLike[str], name: str | None, engine: Engine) -> Adapter:
         """Load an adapter; see `VisionModel.load_adapter`."""
@@ -57,20 +58,15 @@ class Adapters:
                 "this model takes no adapters: one on several ranks, or not loaded from files, has none"
             )
         files = find_adapter(source)
-        chosen = PurePath(os.fspath(source)).stem if name is None else name
+        chosen = PurePath(os.fspath(source)).name.removesuffix(".safetensors") if name is None else name
         if not isinstance(chosen, str) or not _NAME.fullmatch(chosen):
             raise AdapterError(
                 f"{str(chosen)!r:.120} cannot be an adapter's name: give up to 100 letters, digits and . _ @ - as name"
             )
         with self._lock:
             engine.use_adapters(self._store)
-            adapter = self._store.load(chosen, files)
-            try:
-                engine.reserve_adapter(self._store.weights_of(adapter))
-            except BaseException:
-                self._store.unload(chosen)
-                raise
-            return _described(adapter)
+            self._used = True
+            return _described(self._store.load(chosen, files, engine.reserve_adapter))
 
     def listed(self) -> list[Adapter]:
         return [] if self._store is None else [_described(one) for one in self._store.named.values()]
@@ -95,8 +91,10 @@ class Adapters:
         return found
 
     def resume(self, engine: Engine) -> None:
-        """Let a new engine take the adapters that are loaded."""
-        if self._store is not None and self._store.named:
+        """Let a new engine take the adapters that are loaded, before it takes requests."""
+        with self._lock:
+            if self._store is None or not self._used:
+                return
             engine.use_adapters(self._store)
             for adapter in self._store.named.values():
                 with suppress(AdapterError):  # files that are gone end the requests that need them

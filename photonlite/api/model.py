@@ -485,8 +485,7 @@ class VisionModel:
             CapacityError: The memory does not hold even one longest request.
             ModelError: The model is closed.
         """
-        self._session.restart()
-        self._adapters.resume(self._session.engine)
+        self._session.restart(self._adapters.resume)
 
     def close(self, *, drain: bool = True) -> None:
         """Release the model and its memory; every later call raises `ModelError`. Closing twice is fine.

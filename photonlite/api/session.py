@@ -96,12 +96,21 @@ class Session:
         self._schedule(handle, steps)
         return handle
 
-    def restart(self) -> None:
-        """Put a new engine in the place of one that has died; raises as `Engine.restarted` and `check_open`."""
+    def restart(self, prepare: Callable[[Engine], None]) -> None:
+        """Put a new engine in the place of one that has died; raises as `Engine.restarted`, `check_open` and `prepare`.
+
+        `prepare` is called with it before requests reach it.
+        """
         with self._restarting:
             self._check_usable()
             if not self.engine.alive:
-                self.engine = in_passing(self.engine.restarted)
+                engine = in_passing(self.engine.restarted)
+                try:
+                    prepare(engine)
+                except BaseException:
+                    engine.close(drain=False)
+                    raise
+                self.engine = engine
                 connect(self._pool, self.engine, self._store)
                 if self._state == "closed":  # meanwhile
                     self.engine.close(drain=False)

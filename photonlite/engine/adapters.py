@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +26,9 @@ from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.adapters.terms import AdapterWeights
 from photonlite.models.families import Family
 from photonlite.scheduler.adapters import AdapterLoad
+
+_MOST_BYTES = 2**30
+"""Of a file that is read, or `limit` if that is more: a whole checkpoint is refused before it fills the memory."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,17 @@ class AdapterStore:
         with self._lock:
             return sum(adapter.nbytes for adapter in self._in_memory)
 
-    def load(self, name: str, files: AdapterFiles) -> HostAdapter:
+    def load(
+        self, name: str, files: AdapterFiles, reserve: Callable[[AdapterWeights], None] = lambda weights: None
+    ) -> HostAdapter:
         """Read an adapter; AdapterError if it cannot be used, or if another one has the name.
 
-        One with the same content under the same name is returned as it is.
+        `reserve` is called before requests can find it. One with the same content under the same name is returned as it
+        is.
         """
+        self._check_size(files)
         weights = self._read(files)
+        reserve(weights)
         with self._lock:
             known = self._named.get(name)
             if known is not None and known.key != weights.key:
@@ -116,6 +125,15 @@ class AdapterStore:
             if self._named.get(adapter.name) is adapter:
                 self._keep(adapter, weights)
         return weights
+
+    def _check_size(self, files: AdapterFiles) -> None:
+        """Raise an AdapterError for files that host memory is not meant to hold; what cannot be read is told later."""
+        with suppress(OSError):
+            if (size := files.weights.stat().st_size) > (most := max(self._limit, _MOST_BYTES)):
+                raise AdapterError(
+                    f"the adapter {files.source!r:.200} is a file of {size} bytes, over the limit of {most}: raise the "
+                    "engine setting 'adapter_bytes', or name a smaller adapter"
+                )
 
     def _keep(self, adapter: HostAdapter, weights: AdapterWeights) -> None:
         """Keep weights in memory, in the place of those that were not used for longest; the last ones always stay."""

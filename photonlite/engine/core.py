@@ -54,7 +54,7 @@ class EngineCore:
         self.pipeline = Pipeline(depth)
         self.metrics = metrics or EngineMetrics()
         self.tracer = tracer or Tracer(enabled=False)
-        self.load_adapter: Callable[[AdapterLoad], None] = _no_adapters  # begins; the end is told to `note_adapter`
+        self.load_adapter: Callable[[AdapterLoad], None] = no_adapters  # begins; the end is told to `note_adapter`
         self.wake_at: float | None = None  # when time alone may give something to do; None where only an event can
         self.open: set[Sequence] = set()  # submitted and not ended
         self.open_realtime = 0
@@ -410,5 +410,5 @@ class EngineCore:
         metrics.eager_steps += not step.graphed
 
 
-def _no_adapters(load: AdapterLoad) -> None:
+def no_adapters(load: AdapterLoad) -> None:
     raise AssertionError(f"adapter {load.adapter.name!r} was asked for, and this engine has no adapters")

@@ -26,7 +26,7 @@ from photonlite.config import EngineConfig
 from photonlite.device.base import Array
 from photonlite.engine.adapters import AdapterLoader, AdapterStore
 from photonlite.engine.build import build
-from photonlite.engine.core import EngineCore
+from photonlite.engine.core import EngineCore, no_adapters
 from photonlite.engine.faults import without_frames
 from photonlite.engine.layout import lay_out
 from photonlite.errors import CapacityError, EngineDiedError, ModelError, PhotonliteError, SettingsError
@@ -138,8 +138,7 @@ class Engine:
             raise AssertionError("adapters are reserved before the engine uses any")
         with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
             try:
-                if not bank.reserve(weights):
-                    return
+                bank.reserve(weights)
             except (MemoryError, torch.OutOfMemoryError) as cause:
                 raise CapacityError(
                     f"there is no memory left for {bank.slots} adapters of rank {bank.rank}: lower adapter_slots, "
@@ -277,6 +276,8 @@ class Engine:
             self._keeper.close()
         if self._adapters is not None:
             self._adapters.close()
+            # Both know the bank, whose memory a new engine needs.
+            self._adapters, self._core.load_adapter = None, no_adapters
 
 
 class EngineLoop:

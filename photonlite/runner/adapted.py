@@ -29,7 +29,7 @@ Step = Callable[[Tensor, Model], Tensor]
 
 class AdaptedSteps:
     def __init__(self, like: Buffers, bank: AdapterBank, step: Step) -> None:
-        self._bank, self._step = bank, step
+        self._bank, self._step, self._generation = bank, step, bank.generation
         self._rows, self._hidden = torch.zeros_like(like.rows), torch.zeros_like(like.hidden)
         self._index = torch.zeros(len(like.rows), dtype=torch.int32, device=like.rows.device)
         self._replays: dict[int, Callable[[], None]] = {}
@@ -43,10 +43,15 @@ class AdaptedSteps:
                     self._replays[size] = replay
             return report(len(self._replays))
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the graphs add all terms that the bank has places for."""
+        return self._bank.generation == self._generation
+
     def replay(self, buffers: Buffers, slot: Slot, count: int) -> bool:
-        """Replay the graph of a size on the current stream; return whether there is one."""
+        """Replay the graph of a size on the current stream; return whether there is one that is current."""
         run = self._replays.get(count)
-        if run is None:
+        if run is None or not self.is_current:
             return False
         self._rows[:count].copy_(buffers.rows[:count])
         transfer(self._index[:count], slot.adapters[:count])

@@ -126,6 +126,8 @@ class ImageKeeper:
         try:
             place = job.key, job.leader.cache_salt, kind
             if self._thread is None:
+                if not _is_finite(tensor):
+                    return
                 self.store.keep(*place, _on_host(tensor, tensor.contiguous().view(torch.uint8).clone()), units)
                 return
             with self._lock:
@@ -147,6 +149,8 @@ class ImageKeeper:
         try:
             with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
                 self._stream.wait_event(made)
+                if not _is_finite(tensor):
+                    return
                 source = tensor.contiguous().view(torch.uint8)
                 host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
                 host.copy_(source, non_blocking=True)
@@ -158,6 +162,12 @@ class ImageKeeper:
         finally:
             with self._lock:
                 self._pending -= tensor.nbytes
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers are: what went wrong once must not be answered with for ever."""
+    wide = tensor.half() if tensor.element_size() == 1 else tensor  # there are no sums of FP8
+    return bool(wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32)).isfinite())
 
 
 def measure_bus(device: torch.device, size: int) -> float:

@@ -115,6 +115,7 @@ class TorchModelRunner:
         self._keeper = keeper
         self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
         self._adapted: AdaptedSteps | None = None
+        self._captured: AdaptedSteps | None = None  # by the thread that loads an adapter; takes the place of `_adapted`
         self._counters: Counters = {}
         self._host_pages: HostPages | None = None
         with torch.inference_mode():
@@ -164,9 +165,9 @@ class TorchModelRunner:
 
         It is done anew where the bank has got places for further terms.
         """
-        buffers = self._buffers[0]
+        buffers, latest = self._buffers[0], self._captured or self._adapted
         half = buffers.hidden.dtype in (torch.bfloat16, torch.float16)
-        if self.adapters is None or self._graphs is None:
+        if self.adapters is None or self._graphs is None or (latest is not None and latest.is_current):
             return None
         if capturer is None:
             if not half or not has_triton(self._device):
@@ -174,7 +175,7 @@ class TorchModelRunner:
             capturer = CudaCapturer(self._device)
         adapted = AdaptedSteps(buffers, self.adapters, self._plain_step)
         report = adapted.capture(capturer, self._graphs.sizes)
-        self._adapted = adapted
+        self._captured = adapted
         return report
 
     def padded(self, rows: int) -> tuple[int, bool]:
@@ -220,6 +221,9 @@ class TorchModelRunner:
             if bank is None:
                 buffers.hidden[:count].copy_(self._step(rows))
                 return
+            if self._captured is not None:
+                self._synchronize()  # no launch reads the memory of earlier graphs
+                self._adapted, self._captured = self._captured, None
             if self._adapted is not None and self._adapted.replay(buffers, slot, count):
                 return
             adapters = AdapterRows.of(slot.adapters[:count].tolist(), [1] * count, self._device)
@@ -279,7 +283,7 @@ class TorchModelRunner:
 
     def close(self) -> None:
         """Free the device's memory; all work must be done."""
-        self._graphs = self._adapted = self._host_pages = None
+        self._graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
         del self._images, self._prefill, self._steps

@@ -105,7 +105,11 @@ class AdapterSlots:
 
     def waiting_holders(self) -> list[Sequence]:
         """Return the oldest sequence that holds each slot and has not begun to run."""
-        waiting = ([one for one in slot.holders if one.row is None] for slot in self._slots.values())
+        # Swapped sequences have no row either, but have computed some positions.
+        waiting = (
+            [one for one in slot.holders if one.row is None and not one.num_computed_tokens]
+            for slot in self._slots.values()
+        )
         return [min(found, key=lambda one: one.number) for found in waiting if found]
 
     def is_blocked(self, sequence: Sequence) -> bool:

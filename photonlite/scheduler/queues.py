@@ -405,6 +405,8 @@ class RunningSet:
             if self.zombies or self.swap.leaving or any(other.preempting for other in self.sequences):
                 return False  # pages are about to be released
             victim = self.sequences[-1]
+            if any(self.rank(one) > self.rank(victim) for one in self.swap.returning):
+                return False  # one that comes after all of these is about to run, and gives way first
             victim.preempting = True
             self.victims.append(victim)
             self.router.note_victim()

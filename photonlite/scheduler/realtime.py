@@ -332,8 +332,10 @@ class RealtimePolicy(FifoPolicy):
         running = self.running
         if running.swap.has_swapped(realtime=queue.realtime):
             return False
-        if queue is self.bulk:
-            return running.has_place
+        return running.has_place if queue is self.bulk else self._has_urgent_place()
+
+    def _has_urgent_place(self) -> bool:
+        running = self.running
         if len(running) and any(victim.realtime for victim in running.victims):
             return False
         taken = sum(one.realtime for one in (*running, *running.swap.returning))
@@ -342,7 +344,7 @@ class RealtimePolicy(FifoPolicy):
     def bring_back(self) -> None:
         """Let swapped sequences come back as prompts of their class may start; bulk ones have a turn of their own."""
         running = self.running
-        while running.has_place and running.swap.bring_back(realtime=True):
+        while self._has_urgent_place() and running.swap.bring_back(realtime=True):
             pass
         due = self._overtaking_swapped >= BULK_TURN
         if running.swap.has_swapped(realtime=True) or (self.is_held_up(self.bulk) and not due):
@@ -357,5 +359,8 @@ class RealtimePolicy(FifoPolicy):
         request lacked pages at its turn, while real-time ones have some.
         """
         if queue is self.bulk:
-            return not self._bulk_is_due and any(self.needs_launch(one) for one in self.ready(self.urgent))
+            if self._bulk_is_due:
+                return False
+            swapped = self.running.swap.has_swapped(realtime=True)
+            return swapped or any(self.needs_launch(one) for one in self.ready(self.urgent))
         return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))

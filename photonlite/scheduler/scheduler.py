@@ -13,6 +13,7 @@ submit ─> waiting ──plan──> running ──commit, commit ...──> fi
 
 import math
 import operator
+from collections.abc import Iterable
 from collections.abc import Sequence as ListLike
 from typing import NamedTuple
 
@@ -93,11 +94,9 @@ class Scheduler:
         for sequence in self.adapters.take_unblocked():
             self.policy.queue_of(sequence).resume(sequence)
         ended = self._expired(now) if self._next_deadline <= now else []
-        for one in ended:
-            self.finish(one.sequence, now)
+        self._finish_all(ended, now)
         hopeless = self.policy.give_up(now)
-        for one in hopeless:
-            self.finish(one.sequence, now)
+        self._finish_all(hopeless, now)
         # First, so that no batch holds an image that is being dropped, nor lacks the place of one.
         dropped = self.encoder.drop_idle(self._find_heir)
         batch = self.policy.plan(now, admit=not ended or self._next_deadline > now)
@@ -110,6 +109,11 @@ class Scheduler:
             ended += self.policy.ended
             self.policy.ended.clear()
         return Decision(batch, tuple(ended), tuple(dropped), self.adapters.take_loads(), self._wake_at())
+
+    def _finish_all(self, ended: Iterable[Ended], now: float) -> None:
+        for one in ended:
+            one.sequence.error = one.error  # first: nothing is to be learned from an answer that was cut
+            self.finish(one.sequence, now)
 
     def abandon(self, batch: ScheduledBatch) -> None:
         """Release what a batch took: its launch raised."""

@@ -101,19 +101,24 @@ def test_captured_steps_read_the_slots_of_each_batch(tmp_path: Path, monkeypatch
     report = runner.capture_adapters(Played())
     assert report is not None
     assert report.graphs == 4
+    assert runner.capture_adapters(Played()) is None  # nothing has been added
     replayed: list[bool] = []
-    replay = runner._adapted.replay  # type: ignore[union-attr]
-    monkeypatch.setattr(runner._adapted, "replay", lambda *given: replayed.append(replay(*given)) or replayed[-1])
+    captured: Any = runner._captured
+    replay = captured.replay
+    monkeypatch.setattr(captured, "replay", lambda *given: replayed.append(replay(*given)) or replayed[-1])
     adapters = ["x", None, "y", "z", "y", "x"]
     found = served.model.batch([task(number, name) for number, name in enumerate(adapters * 2)], errors="raise")
     expected = [answers_of(served, number, name) for number, name in enumerate(adapters * 2)]
-    served.close()
     assert [plain(one) for one in found] == expected
     assert len(replayed) > 10
     assert all(replayed)
+    runner.adapters.generation += 1  # type: ignore[union-attr]  # as after an adapter with further terms
+    assert served.model.query(make_image(0), "What?", adapter="x")["answer"]
+    assert not replayed[-1]
+    served.close()
 
 
-def test_a_restarted_engine_takes_the_adapters_that_are_loaded(tmp_path: Path) -> None:
+def test_a_restarted_engine_takes_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served(tmp_path)
     served.load()
     model, image = served.model, make_image(7)
@@ -122,6 +127,10 @@ def test_a_restarted_engine_takes_the_adapters_that_are_loaded(tmp_path: Path) -
     model._session.engine._loop.fail(EngineDiedError("for a test"))
     while model._session.engine.alive:
         model._session.engine._loop._thread.join(GUARD)
+    held = model._adapters.find("x")  # by a request that goes on after its name is forgotten
+    for name in served.folders:
+        model.unload_adapter(name)
+    monkeypatch.setattr(model._adapters, "find", lambda name: held)
     model.restart()
     assert model.query(image, "What?", adapter="x")["answer"] == expected
     served.close()

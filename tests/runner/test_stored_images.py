@@ -1,4 +1,5 @@
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,17 @@ def test_a_failed_image_is_neither_kept_nor_restored() -> None:
 
     assert taker.kept == {}
     assert images.embeddings(1) is images.embeddings(2) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn])
+def test_numbers_that_are_not_finite_are_not_kept(dtype: torch.dtype) -> None:
+    taker = Taker()
+    keeper, numbers = ImageKeeper(CPU, taker), torch.ones(2, 3)
+    keeper.keep(job(1), "embeddings", numbers.to(dtype), 1)
+    numbers[1, 2] = math.nan
+    keeper.keep(job(2), "embeddings", numbers.to(dtype), 1)
+
+    assert set(taker.kept) == {"image 1"}
 
 
 def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -229,6 +229,8 @@ def _write(path: Path, parts: list[Any]) -> Path:
 
 def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
     """Read a file; ValueError where it is not what its name says."""
+    if path.exists() and not path.is_file():  # a pipe would be read for ever
+        raise ValueError("it is no file")
     with path.open("rb", buffering=0) as file:
         begun = file.read(_MOST_HEADER)
         if not begun.startswith(_MAGIC) or begun.count(b"\n") < 3:

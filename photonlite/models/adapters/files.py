@@ -78,6 +78,8 @@ def read_adapter(
     for info in infos:
         if info.dtype not in FLOAT_BYTES:
             raise AdapterError(f"{source} holds {info.name} of type {info.dtype}: {', '.join(FLOAT_BYTES)} are read")
+        if config is None and len(info.shape) < 2:
+            raise AdapterError(f"{source} holds {info.name} of shape {list(info.shape)}: matrices are needed")
     if config is None:
         terms = family.read_variant(model, tensors, source)
     else:
@@ -85,9 +87,13 @@ def read_adapter(
     check_terms(terms, model, rank, source)
     finished = []
     for term in terms:
-        if not (term.a.isfinite().all() and term.b.isfinite().all()):
-            raise AdapterError(f"{source} holds numbers at {term.place.layer} that are not finite: it is damaged")
-        finished.append(AdapterTerm(term.place, term.a.to(dtype), term.b.to(dtype)))
+        rounded = AdapterTerm(term.place, term.a.to(dtype), term.b.to(dtype))
+        if not (rounded.a.isfinite().all() and rounded.b.isfinite().all()):
+            raise AdapterError(
+                f"{source} holds numbers at {term.place.layer} that are not finite in {dtype}: it is damaged, or its "
+                "scale is too large"
+            )
+        finished.append(rounded)
     digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashlib.sha256(data).digest())
     return AdapterWeights(digest.hexdigest(), tuple(finished))
 

@@ -55,11 +55,14 @@ class AdapterBank:
     """A model with adapters in slots 1 to `slots`, of a rank up to `rank`; slot 0 stands for none.
 
     Memory for a place is allocated with the first adapter that has a term there. Any thread may write a slot that no
-    launch reads; others may be read meanwhile.
+    launch reads; others may be read meanwhile. `generation` counts how often places were added: what was captured
+    before lacks some.
     """
 
     def __init__(self, model: nn.Module, slots: int, rank: int) -> None:
         self.slots, self.rank = slots, rank
+        self.generation = 0
+        self._lock = threading.RLock()  # of all that changes layers, stacks and slots
         self._current = CurrentRows()
         self._copy = copy_modules(model)
         self._layers: dict[str, AdaptedLayer] = {}
@@ -87,21 +90,24 @@ class AdapterBank:
     @torch.no_grad()
     def reserve(self, weights: AdapterWeights) -> bool:
         """Allocate what the terms of an adapter need in every slot; return whether that was anything."""
-        missing = [term for term in weights.terms if term.place not in self._layer(term.place.layer).stacks]
-        for term in missing:
-            self._layer(term.place.layer).stacks[term.place] = self._stack(term)
-        return bool(missing)
+        with self._lock:
+            missing = [term for term in weights.terms if term.place not in self._layer(term.place.layer).stacks]
+            for term in missing:
+                self.generation += 1
+                self._layer(term.place.layer).stacks[term.place] = self._stack(term)
+            return bool(missing)
 
     @torch.no_grad()
     def write(self, slot: int, weights: AdapterWeights) -> None:
         """Put an adapter into a slot, on the current stream of a card."""
         if not 0 < slot <= self.slots:
             raise AssertionError(f"slot {slot} of {self.slots}: slot 0 holds nothing")
-        self.reserve(weights)
         terms = {term.place: term for term in weights.terms}
-        for layer in self._layers.values():
-            for place, stack in layer.stacks.items():
-                _write_term(stack, slot, terms.get(place))
+        with self._lock:
+            self.reserve(weights)
+            for layer in self._layers.values():
+                for place, stack in layer.stacks.items():
+                    _write_term(stack, slot, terms.get(place))
 
     def _layer(self, name: str) -> AdaptedLayer:
         if name not in self._layers:
@@ -117,9 +123,11 @@ class AdapterBank:
         return self._layers[name]
 
     def _stack(self, term: AdapterTerm) -> AdapterStack:
-        weight = next(self._copy.get_submodule(term.place.layer).parameters())
+        # A quantised layer may have no parameters at all.
+        weight = next(self._copy.get_submodule(term.place.layer).parameters(), term.a)
         dtype = weight.dtype if weight.dtype.is_floating_point and weight.element_size() > 1 else term.a.dtype
-        zeros: Callable[..., Tensor] = functools.partial(torch.zeros, device=weight.device, dtype=dtype)
+        device = next(self._copy.parameters()).device
+        zeros: Callable[..., Tensor] = functools.partial(torch.zeros, device=device, dtype=dtype)
         experts = term.a.shape[:-2]
         a = zeros(self.slots + 1, *experts, self.rank, term.a.shape[-1])
         b = zeros(self.slots + 1, *experts, term.b.shape[-2], self.rank)

@@ -20,6 +20,9 @@ from photonlite.models.shards import TensorInfo
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 
+# What rank_pattern and alpha_pattern may hold: no nested repeats, which would match names for hours.
+_PLAIN_PATTERN = re.compile(r"(?:[\w.|^$*+-]|\\[.dw])*")
+_MOST_REPEATS = 3
 _KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 _REFUSED = (
     "use_dora",
@@ -132,6 +135,11 @@ def _of_module(
     if not isinstance(found, Mapping):
         raise AdapterError(f"{source} has {patterns} of type {type(found).__name__}: an object is needed")
     for pattern, own in found.items():
+        if not _PLAIN_PATTERN.fullmatch(pattern) or len(re.findall("[*+]", pattern)) > _MOST_REPEATS:
+            raise AdapterError(
+                f"{source} has {patterns} with {pattern!r:.60}: names are read, with alternatives and up to "
+                f"{_MOST_REPEATS} repeats"
+            )
         try:
             matches = re.match(rf"(.*\.)?({pattern})$", module) is not None
         except re.error as cause:

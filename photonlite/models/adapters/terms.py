@@ -80,11 +80,13 @@ def check_terms(terms: Iterable[AdapterTerm], model: nn.Module, limit: int, sour
     """Raise AdapterError for a term of another base model's shape, or over the limit of ranks."""
     for term in terms:
         layer, outputs = term.place.layer, term.place.stop - term.place.first
-        inputs = inputs_of(model.get_submodule(layer))
-        if term.a.shape[-1] != inputs or term.b.shape[-2] != outputs or term.b.shape[-1] != term.rank:
+        module = model.get_submodule(layer)
+        inputs, experts = inputs_of(module), _experts_of(module)
+        if term.a.shape != (*experts, term.rank, inputs) or term.b.shape != (*experts, outputs, term.rank):
+            each = f" of {experts[0]} experts" if experts else ""
             raise AdapterError(
                 f"{source} was made for another model: its matrices at {layer} are {list(term.a.shape)} and "
-                f"{list(term.b.shape)}, where {inputs} inputs and {outputs} outputs are expected"
+                f"{list(term.b.shape)}, where {inputs} inputs and {outputs} outputs{each} are expected"
             )
         if term.rank > limit:
             raise AdapterError(
@@ -96,6 +98,12 @@ def check_terms(terms: Iterable[AdapterTerm], model: nn.Module, limit: int, sour
 def wide(tensor: Tensor) -> Tensor:
     """Return a tensor in float32 at least: a scale is multiplied before the numbers are rounded."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _experts_of(layer: nn.Module) -> tuple[int, ...]:
+    """Return the leading dimensions of a layer's matrices: the number of its experts, or nothing."""
+    weight = None if isinstance(layer, QuantisedLinear) else getattr(layer, "weight", None)
+    return tuple(weight.shape[:-2]) if isinstance(weight, Tensor) else ()
 
 
 def inputs_of(layer: nn.Module) -> int:

@@ -1,12 +1,16 @@
 """The copy of a model that adds adapters, against weights with the same changes."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from torch import nn
 
 from photonlite.kernels.adapters import AdapterRows
 from photonlite.models.adapters.layers import AdaptedLayer, AdapterBank
 from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm, AdapterWeights
 from photonlite.models.layers import MaskedAttention
+from photonlite.models.quantised import QuantisedLinear, prepare
 from tests.adapters import Matrices, linear_sizes, merged, random_matrices
 from tests.tiny import CPU, tiny_config, tiny_model
 
@@ -89,3 +93,30 @@ def test_rows_are_grouped_by_slot() -> None:
     assert slot == 2
     assert units.tolist() == [0, 1, 2, 6, 7, 8, 9]
     assert AdapterRows.of([0, 3], [2, 2], CPU).groups == ((3, slice(2, 4)),)
+
+
+def test_places_are_counted_and_survive_writes_from_several_threads() -> None:
+    bank, names = AdapterBank(MODEL, slots=4, rank=2), list(SIZES)
+    parts = [weights_of(random_matrices({name: SIZES[name] for name in names[n::4]}, 2, n)) for n in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda slot: bank.write(slot, parts[slot - 1]), (1, 2, 3, 4)))
+    assert bank.generation == len(names)
+    assert not bank.reserve(parts[0])
+    assert bank.generation == len(names)
+    for slot, weights in enumerate(parts, start=1):
+        terms = {term.place: term for term in weights.terms}
+        for place, stack in [pair for layer in bank._layers.values() for pair in layer.stacks.items()]:
+            assert stack.ranks[slot] == (2 if place in terms else 0)
+
+
+def test_layers_whose_weights_are_quantised_and_have_no_bias_take_terms() -> None:
+    plain = nn.Linear(64, 24, bias=False)
+    model = nn.ModuleDict({"head": nn.Linear(2, 2), "layer": QuantisedLinear.of(plain, "int8")})
+    prepare(model, CPU, torch.float32)
+    term = AdapterTerm(AdapterPlace("layer", 0, 24), torch.randn(3, 64), torch.randn(24, 3))
+    bank = AdapterBank(model, slots=1, rank=3)
+    bank.write(1, AdapterWeights("", (term,)))
+    x = torch.randn(1, 5, 64)
+    with torch.inference_mode(), bank.running(AdapterRows.of([1], [1], CPU)) as adapted:
+        found = adapted["layer"](x)  # type: ignore[index]
+    torch.testing.assert_close(found, model["layer"](x) + x @ term.a.T @ term.b.T, rtol=1e-4, atol=1e-4)

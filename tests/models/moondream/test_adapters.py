@@ -140,3 +140,19 @@ def test_a_variant_of_another_generation_is_refused(tmp_path: Path) -> None:
         bank_of(tiny_model(tiny_config()), new_variant(), tmp_path)
     with pytest.raises(AdapterError, match="was made for another model"):
         bank_of(tiny_model(NEW), {key: one[..., :-1] for key, one in new_variant().items()}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("moe.0.up_a", (4, 2, 24), "of 8 experts are expected"),
+        ("moe.0.up_a", (2, 24), "of 8 experts are expected"),
+        ("dense.0.up_a", (2, 2, 24), "was made for another model"),
+        ("dense.0.down_b", (24,), r"of shape \[24\]: matrices are needed"),
+    ],
+)
+def test_matrices_of_other_dimensions_are_refused(
+    tmp_path: Path, name: str, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(AdapterError, match=message):
+        bank_of(tiny_model(NEW).double(), new_variant() | {f"text_lora.{name}": draw(*shape)}, tmp_path)
