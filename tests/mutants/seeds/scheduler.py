@@ -240,7 +240,7 @@ MUTANTS = [
     Mutant(
         "priority: bulk prompts take what a ready real-time request lacks",
         "scheduler/realtime.py",
-        "return not self._bulk_is_due and any(",
+        "return swapped or any(",
         "return False and any(",
         SIMULATION,
     ),
