@@ -118,7 +118,8 @@ class Priority:
         if urgent or free or any(_rank(one) < first for one in new):
             self._joined.clear()
             return
-        self._joined.update(one.adapter_slot for one in new)
+        idle = {slot.number for slot in adapters._slots.values() if not slot.held}  # it has yet to take one
+        self._joined = (self._joined - idle) | {one.adapter_slot for one in new}
         self._simulation.seen["ticks in which slots were waited for"] += 1
         if len(self._joined) == adapters.count:
             raise Violation(f"sequence {self._first.number} gets no slot: later ones have got each of them")
