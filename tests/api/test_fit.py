@@ -10,9 +10,12 @@ import photonlite
 from photonlite.api import fit
 from photonlite.api.fit import choose_precisions
 from photonlite.config import EngineConfig
+from photonlite.device.collectives import RankGroup
 from photonlite.errors import CapacityError, SettingsError
 from photonlite.models.loading import ModelFiles, resolve
+from photonlite.models.moondream.weights import load_model
 from photonlite.models.precisions import Precisions
+from photonlite.runner.memory import WORKSPACE_BYTES
 from tests.models.checkpoints import make_folder
 from tests.models.moondream.test_int4 import published
 from tests.tiny import CPU, EXPERTS, GOLDEN, tiny_config, tiny_model
@@ -114,9 +117,16 @@ def test_published_int4_is_counted_and_taken_as_it_is(monkeypatch: pytest.Monkey
     assert "text in int8" not in str(caught.value)
 
 
+def weight_bytes(ranks: RankGroup | None) -> int:
+    files = resolve(GOLDEN)
+    model = load_model(files.weights, files.config, device="cpu", dtype=F32, ranks=ranks)
+    return sum(value.nbytes for value in model.state_dict().values())
+
+
 def test_ranks_need_a_share_each_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     card, share = torch.device("cuda"), need(Precisions(), ranks=2)
-    assert need(Precisions()) / 2 < share < need(Precisions())
+    pages = need(Precisions()) - weight_bytes(None) - WORKSPACE_BYTES
+    assert share == weight_bytes(RankGroup(0, 2)) + pages // 2 + WORKSPACE_BYTES
     assert chosen(share, monkeypatch, ranks=2, where=card) == Precisions()
     assert chosen(2 * share, monkeypatch, ranks=2) == Precisions()
     for free, where in ((share - 1, card), (2 * share - 1, CPU)):
