@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line lists families without torch, which takes 
     import torch
     from PIL import Image
 
+    from photonlite.config import Precision
     from photonlite.device.collectives import RankGroup
     from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm
     from photonlite.models.base import Model
@@ -42,8 +43,14 @@ class Family(Protocol):
     def rank_sizes(self, config: Any) -> Mapping[str, int]:
         """Return the sizes that ranks of tensor parallelism divide, by names of config.json; none if it cannot be."""
 
-    def outline(self, config: Any) -> Model:
-        """Return a model as it is created, without values: for its sizes."""
+    def outline(self, config: Any, weights: Sequence[Path], ranks: RankGroup | None = None) -> Model:
+        """Return a model without values whose layers are as the files hold them, or a rank's share: for its sizes."""
+
+    def text_precisions(self, config: Any, weights: Sequence[Path]) -> Sequence[Precision | None]:
+        """Return what the decoder can be loaded in, best first; None for what the files hold.
+
+        They are not in photonlite's own form.
+        """
 
     def load(
         self,

@@ -12,6 +12,9 @@ from photonlite.errors import ConfigError, SettingsError
 METHOD = "photonlite"
 """`quant_method` in the `quantization_config` of checkpoints that `photonlite quantize` has written."""
 
+TEXT_PRECISIONS: tuple[Precision | None, ...] = (None, "int8", "int4")
+"""Of a decoder in full precision, best first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Precisions:

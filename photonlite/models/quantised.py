@@ -57,9 +57,13 @@ def outline_bytes(model: nn.Module, precisions: Precisions, dtype: torch.dtype) 
         give_head(model)
     replace_layers(model, layers_of(model, precisions))
     return sum(
-        value.numel() * (value.element_size() if name.rpartition(".")[2] in _PARTS else dtype.itemsize)
+        value.numel() * (value.element_size() if _keeps_type(name, value) else dtype.itemsize)
         for name, value in model.state_dict().items()
     )
+
+
+def _keeps_type(name: str, value: Tensor) -> bool:
+    return name.rpartition(".")[2] in _PARTS or value.dtype == torch.float8_e4m3fn  # of experts
 
 
 def load_stored(

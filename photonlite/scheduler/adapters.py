@@ -8,13 +8,18 @@ empty ───────────> loading ──────────�
 ```
 
 A sequence holds its slot from when it could first run until it is released, so that neither its zombie nor a
-pre-emption loses it; an encode step holds it until its commit. Slots are given in the order in which sequences ask, and
-one that waits for a slot is passed by others.
+pre-emption loses it; an encode step holds it until its commit.
+
+Adapters that need a slot get one in the order of their sequences, real-time ones first. While all slots are in use, one
+of them is drained for the first sequence that waits: those behind it that want the adapter in this slot wait too. They
+may use the other slots.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from sortedcontainers import SortedKeyList
 
 from photonlite.batch import ScheduledBatch
 from photonlite.request import AdapterRef
@@ -33,6 +38,10 @@ class _Slot:
     def held(self) -> bool:
         return bool(self.holders) or self.steps > 0
 
+    @property
+    def has_realtime(self) -> bool:
+        return any(one.realtime for one in self.holders)
+
 
 class AdapterLoad(NamedTuple):
     """An adapter to write to a slot that no step uses."""
@@ -47,9 +56,11 @@ class AdapterSlots:
     def __init__(self, count: int) -> None:
         self.count = count
         self._empty = list(range(count, 0, -1))
-        self._slots: OrderedDict[str, _Slot] = OrderedDict()  # by key; those that nobody holds, oldest use first
+        self._slots: OrderedDict[str, _Slot] = OrderedDict()  # by key, least recently used first
         self._loads: list[AdapterLoad] = []
         self._blocked: dict[Sequence, None] = {}  # wait for a slot, or for their adapter to be loaded
+        # Asked, and have no slot. They keep their turn when they leave `_blocked` to ask again.
+        self._waiting: SortedKeyList[Sequence, tuple[bool, int]] = SortedKeyList(key=_rank)
         self._changed = False  # one of these may be able to go on
 
     @property
@@ -62,18 +73,14 @@ class AdapterSlots:
         return sum(slot.held for slot in self._slots.values())
 
     def hold(self, sequence: Sequence) -> bool:
-        """Give a sequence the slot of its adapter; False while that is loaded, or no slot is free."""
+        """Give a sequence the slot of its adapter; False while that is loaded, or the sequence waits for a slot."""
         if not sequence.adapter_key:
             return True
-        slot = self._slots.get(sequence.adapter_key)
-        if slot is None and (slot := self._begin(sequence)) is None:
+        slot = self._slots[sequence.adapter_key] if sequence.adapter_slot else self._give(sequence)
+        if slot is None or not slot.ready:
             self._blocked[sequence] = None
             return False
-        slot.holders.add(sequence)
-        sequence.adapter_slot = slot.number
-        if not slot.ready:
-            self._blocked[sequence] = None
-        return slot.ready
+        return True
 
     def has_slot(self, sequence: Sequence) -> bool:
         """Give a sequence a slot if there is one; whether it needs none, or has it, loaded or not."""
@@ -82,6 +89,7 @@ class AdapterSlots:
     def release(self, sequence: Sequence) -> None:
         """Let go of a sequence's slot: it has ended, and no step carries it."""
         self._blocked.pop(sequence, None)
+        self._stop_waiting(sequence)
         if sequence.adapter_slot:
             slot = self._slots[sequence.adapter_key]
             slot.holders.remove(sequence)
@@ -147,6 +155,38 @@ class AdapterSlots:
             del self._blocked[sequence]
         return found
 
+    def _give(self, sequence: Sequence) -> _Slot | None:
+        """Make a sequence without a slot a holder of its adapter's; None if it must wait for a slot."""
+        slot = self._slots.get(sequence.adapter_key)
+        behind = len(self._waiting) > 0 and _rank(self._waiting[0]) < _rank(sequence)
+        if behind and (slot is None or slot is self._draining()):
+            slot = None
+        elif slot is None:
+            slot = self._begin(sequence)
+        if slot is None:
+            if sequence not in self._waiting:
+                self._waiting.add(sequence)
+            return None
+        self._stop_waiting(sequence)
+        slot.holders.add(sequence)
+        sequence.adapter_slot = slot.number
+        self._slots.move_to_end(slot.key)
+        return slot
+
+    def _draining(self) -> _Slot | None:
+        """Return the slot that the first waiting sequence will get; None if it can have one at once.
+
+        An idle slot, else the least recently used one, if possible of bulk sequences alone.
+        """
+        if self._empty or self._waiting[0].adapter_key in self._slots:
+            return None
+        return min(self._slots.values(), key=lambda slot: (slot.held, slot.has_realtime))
+
+    def _stop_waiting(self, sequence: Sequence) -> None:
+        if sequence in self._waiting:
+            self._changed |= self._waiting[0] is sequence  # those behind it were kept from the slot that it waited for
+            self._waiting.remove(sequence)
+
     def _begin(self, sequence: Sequence) -> _Slot | None:
         """Begin to load an adapter into a slot that is empty, or whose adapter nobody uses; None if there is none."""
         if sequence.adapter is None:
@@ -169,3 +209,7 @@ class AdapterSlots:
 
     def _at(self, number: int) -> _Slot:
         return next(slot for slot in self._slots.values() if slot.number == number)
+
+
+def _rank(sequence: Sequence) -> tuple[bool, int]:
+    return not sequence.realtime, sequence.number

@@ -8,7 +8,7 @@ import pytest
 from photonlite.errors import ConfigError
 from photonlite.models.families import FAMILIES, family_of
 
-FUNCTIONS = ("read_config", "find_tokenizer", "skills_of", "rank_sizes", "load")
+FUNCTIONS = ("read_config", "find_tokenizer", "skills_of", "rank_sizes", "outline", "text_precisions", "load")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

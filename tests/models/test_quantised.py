@@ -138,7 +138,7 @@ def test_bytes_are_known_before_anything_is_read(family: str, tmp_path: Path) ->
     for number, precisions in enumerate((Precisions("int8"), Precisions("int4", "int8"))):
         write_quantised(files, precisions, tmp_path / str(number), dtype=torch.bfloat16)
         with torch.device("meta"):
-            model = files.family.outline(files.config)
+            model = files.family.outline(files.config, files.weights)
         tensors = load_file(tmp_path / str(number) / "model.safetensors")
         assert outline_bytes(model, precisions, torch.bfloat16) == sum(t.nbytes for t in tensors.values())
 

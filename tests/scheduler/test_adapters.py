@@ -10,8 +10,10 @@ from photonlite.sequence import Sequence
 from tests.cache.sequences import adapter_of, sequence
 
 
-def ask(adapter: str = "") -> Sequence:
-    return sequence((1, 2), adapter=adapter)
+def ask(adapter: str = "", *, realtime: bool = False) -> Sequence:
+    found = sequence((1, 2), adapter=adapter)
+    found.realtime = realtime
+    return found
 
 
 def load_all(slots: AdapterSlots) -> list[tuple[int, str]]:
@@ -108,13 +110,14 @@ def test_an_encode_step_keeps_the_slot_that_it_reads() -> None:
     step = ScheduledBatch("encode", groups=(CropGroup(job, 0, 1, 1), CropGroup(job, 1, 1, 0)))
     slots.hold_for_step(step)
     slots.release(one)
-    slots.hold(ask("y"))
+    other = ask("y")
+    slots.hold(other)
     assert (slots.held, slots.take_loads()) == (1, ())
     slots.release_step(step)
     assert slots.held == 0
     with pytest.raises(AssertionError, match="does not hold it"):
         slots.release_step(step)
-    slots.hold(ask("y"))
+    slots.hold(other)
     assert load_all(slots) == [(1, "y")]
 
 
@@ -141,3 +144,101 @@ def test_a_slot_is_had_while_it_is_loaded(adapter: str) -> None:
     slots = AdapterSlots(1)
     assert slots.has_slot(ask(adapter))
     assert slots.has_slot(ask("y")) == (not adapter)
+
+
+def running(slots: AdapterSlots, *adapters: str) -> list[Sequence]:
+    """Return a sequence of each adapter, whose slots hold them."""
+    found = [ask(adapter) for adapter in adapters]
+    for one in found:
+        slots.hold(one)
+    load_all(slots)
+    slots.take_unblocked()
+    assert all(slots.hold(one) for one in found)
+    return found
+
+
+def test_later_requests_of_a_loaded_adapter_do_not_keep_its_slot_from_one_that_waits() -> None:
+    slots = AdapterSlots(1)
+    newest, *_ = running(slots, "x")
+    other = ask("y")
+    assert not slots.hold(other)
+    turns = 0
+    while not other.adapter_slot:  # the requests for x overlap, as far as they may
+        later = ask("x")
+        got = slots.hold(later)
+        slots.release(newest)
+        newest = later if got else newest
+        for one in slots.take_unblocked():
+            slots.hold(one)
+        turns += 1
+        assert turns < 10
+    assert (turns, load_all(slots)) == (1, [(1, "y")])
+
+
+def test_requests_that_came_before_the_one_that_waits_get_the_slot() -> None:
+    slots = AdapterSlots(1)
+    early = ask("x")
+    running(slots, "x")
+    other = ask("y")
+    slots.hold(other)
+    assert slots.hold(early)
+    assert not slots.hold(ask("x"))
+
+
+def test_only_the_least_recently_used_slot_is_drained() -> None:
+    slots = AdapterSlots(2)
+    running(slots, "x", "y", "x")  # the one of x has got a holder since
+    slots.hold(ask("z"))
+    assert slots.hold(ask("x"))
+    assert not slots.hold(ask("y"))
+
+
+def test_a_slot_of_bulk_requests_alone_is_drained_first() -> None:
+    slots = AdapterSlots(2)
+    assert not slots.hold(ask("x", realtime=True))
+    slots.hold(ask("y"))
+    load_all(slots)
+    slots.hold(ask("z"))
+    assert slots.hold(ask("x"))
+    assert not slots.hold(ask("y"))
+
+
+def test_realtime_requests_do_not_wait_for_bulk_ones() -> None:
+    slots = AdapterSlots(1)
+    (bulk,) = running(slots, "x")
+    slots.hold(ask("y"))
+    urgent, first = ask("x", realtime=True), ask("z", realtime=True)
+    assert slots.hold(urgent)
+    assert not slots.hold(first)
+    assert not slots.hold(ask("x", realtime=True))
+    for one in (bulk, urgent):
+        slots.release(one)
+    for one in slots.take_unblocked():
+        slots.hold(one)
+    assert load_all(slots) == [(1, "z")]
+
+
+def test_a_slot_that_comes_free_is_kept_for_the_first_that_waits() -> None:
+    slots = AdapterSlots(1)
+    (before,) = running(slots, "x")
+    first, second, again = ask("y"), ask("z"), ask("x")
+    for one in (first, second):
+        slots.hold(one)
+    slots.release(before)
+    assert not slots.hold(second)
+    assert not slots.hold(again)
+    assert not slots.hold(first)
+    assert (first.adapter_slot, load_all(slots)) == (1, [(1, "y")])
+
+
+def test_those_behind_one_that_has_ended_are_asked_again() -> None:
+    slots = AdapterSlots(1)
+    running(slots, "x")
+    other, again, last = ask("y"), ask("x"), ask("z")
+    for one in (other, again, last):
+        slots.hold(one)
+    slots.release(last)
+    assert slots.take_unblocked() == []
+    slots.release(other)
+    assert slots.take_unblocked() == [again]
+    assert slots.hold(again)

@@ -1,4 +1,4 @@
-"""Order of launches, checked independently of the scheduler: real-time first, and bulk work never starves."""
+"""Order of launches, checked independently of the scheduler: real-time first; neither bulk work nor adapters starve."""
 
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,10 @@ class Priority:
         self._waited: set[tuple[Sequence, bool]] = set()  # sequences left out, and whether for a launch of runs
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
+        self._slotless: set[Sequence] = set()  # asked for their adapters' slots, and have none
+        self._first: Sequence | None = None  # of these
+        self._holders: set[Sequence] = set()
+        self._joined: set[int] = set()  # slots that sequences behind the first one have got since it is that
 
     def planning(self) -> None:
         """Note whether bulk work waits: what a commit makes room for is planned in the next tick."""
@@ -74,6 +78,7 @@ class Priority:
         """Check the running sequences between two ticks."""
         scheduler, limit = self._simulation.scheduler, self._simulation.scenario.max_batch
         self._check_kept_idle()
+        self._check_slots()
         for realtime in (True, False):
             running = [one for one in scheduler.running if one.realtime == realtime]
             if len(running) > limit:
@@ -95,6 +100,29 @@ class Priority:
         self._kept_idle += kept_until > self._simulation.now
         if self._kept_idle > _KEPT_IDLE:
             raise Violation(f"bulk work waits, and the device has been kept idle for {self._kept_idle} ticks")
+
+    def _check_slots(self) -> None:
+        """Check that sequences behind the first one that waits for a slot leave it one."""
+        scheduler, adapters = self._simulation.scheduler, self._simulation.scheduler.adapters
+        asked = {one for one in scheduler.waiting if one in self._slotless or adapters.is_blocked(one)}
+        self._slotless = {one for one in asked if not one.adapter_slot}
+        before, self._holders = self._holders, {one for one in self._simulation.core.open if one.adapter_slot}
+        first_before, self._first = self._first, min(self._slotless, key=_rank, default=None)
+        new = self._holders - before
+        if self._first is None or self._first is not first_before:
+            self._joined.clear()
+            return
+        first = _rank(self._first)
+        urgent = any(one.realtime for one in before ^ self._holders)  # then another slot may be the one to drain
+        free = adapters.used < adapters.count or self._first.adapter_key in adapters._slots
+        if urgent or free or any(_rank(one) < first for one in new):
+            self._joined.clear()
+            return
+        idle = {slot.number for slot in adapters._slots.values() if not slot.held}  # it has yet to take one
+        self._joined = (self._joined - idle) | {one.adapter_slot for one in new}
+        self._simulation.seen["ticks in which slots were waited for"] += 1
+        if len(self._joined) == adapters.count:
+            raise Violation(f"sequence {self._first.number} gets no slot: later ones have got each of them")
 
     def _check_no_realtime(self, step: Step) -> None:
         for sequence in scheduler_waiting(self._simulation, realtime=True):
@@ -173,6 +201,10 @@ class Priority:
 def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Sequence]:
     """Return the waiting sequences of a class that the scheduler considers."""
     return [one for one in simulation.scheduler.waiting if one.realtime == realtime][:_LOOKED_AT]
+
+
+def _rank(sequence: Sequence) -> tuple[bool, int]:
+    return not sequence.realtime, sequence.number
 
 
 def _could_decode(sequence: Sequence, page_size: int) -> bool:

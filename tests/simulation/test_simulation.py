@@ -97,6 +97,7 @@ AT_LEAST = {
     "images restored": 100,
     "stored pages": 100,
     "stored images that could not be read": 100,
+    "ticks in which slots were waited for": 50_000,
     "ticks in which the device was kept idle": 2_000,
     "two steps failed in a row": 50,
     "uncut images": 10_000,

@@ -7,17 +7,19 @@ from typing import Any
 
 import torch
 
+from photonlite.config import Precision
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ModelNotFoundError
 from photonlite.models.hub import fetch
 from photonlite.models.moondream.adapters import adapter_place as adapter_place
 from photonlite.models.moondream.adapters import read_variant as read_variant
 from photonlite.models.moondream.config import RELEASED_VOCAB_SIZE, MoondreamConfig
+from photonlite.models.moondream.int4 import INT4, find_int4
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
-from photonlite.models.moondream.weights import load_model
-from photonlite.models.precisions import Precisions
-from photonlite.models.shards import TOKENIZER_NAME, read_json
+from photonlite.models.moondream.weights import load_model, outline_model, parameter_name
+from photonlite.models.precisions import TEXT_PRECISIONS, Precisions
+from photonlite.models.shards import TOKENIZER_NAME, read_headers, read_json
 from photonlite.models.tokenizer import Tokenizer
 
 STARMIE_REPO = "moondream/starmie-v1"
@@ -55,8 +57,15 @@ def rank_sizes(config: MoondreamConfig) -> dict[str, int]:
     return {f"text.{name}": size for name, size in sizes.items()}
 
 
-def outline(config: MoondreamConfig) -> MoondreamModel:
-    return MoondreamModel(config)
+def outline(config: MoondreamConfig, weights: Sequence[Path], ranks: RankGroup | None = None) -> MoondreamModel:
+    return outline_model(weights, config, ranks)
+
+
+def text_precisions(config: MoondreamConfig, weights: Sequence[Path]) -> Sequence[Precision | None]:
+    """Return also what published int4 can be loaded in: its other layers can be quantised, experts cannot."""
+    if config.text.moe is not None:
+        return (None,)
+    return (None, INT4) if find_int4(read_headers(weights), parameter_name) else TEXT_PRECISIONS
 
 
 def load(

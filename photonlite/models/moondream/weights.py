@@ -32,7 +32,7 @@ from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.parallel import SUMMED_BIASES, keep_share
 from photonlite.models.parallel import share_of
 from photonlite.models.precisions import Precisions
-from photonlite.models.quantised import WeightStore, layers_of, load_stored
+from photonlite.models.quantised import WeightStore, layers_of, load_stored, replace_layers
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
 IGNORED = frozenset(
@@ -149,6 +149,22 @@ def load_model(
         kept = expected[name].dtype if source.info.dtype == _FP8 or name.endswith(".scale") else dtype
         store.put(name, value, dtype=kept)
     store.fill()
+    return model
+
+
+def outline_model(files: Iterable[Path], config: MoondreamConfig, ranks: RankGroup | None) -> MoondreamModel:
+    """Return a model, or a rank's share, without values, with experts in FP8 and layers in int4 where files have them.
+
+    Raises as `load_model`.
+    """
+    headers = read_headers(files)
+    published, sources = find_int4(headers, parameter_name), _by_parameter(without_int4(headers))
+    with torch.device("meta"):
+        model = MoondreamModel(_as_stored(config, sources))
+        check_int4(published, {name: tuple(value.shape) for name, value in model.state_dict().items()}, Precisions())
+        if ranks is not None:
+            keep_share(model, ranks)
+        replace_layers(model, dict.fromkeys(published, INT4))
     return model
 
 

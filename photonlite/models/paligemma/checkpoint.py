@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from photonlite.config import Precision
 from photonlite.errors import CheckpointError, ConfigError, SettingsError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.hub import fetch
@@ -19,7 +20,7 @@ from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemmaPrompts
 from photonlite.models.paligemma.weights import adapter_place as adapter_place
 from photonlite.models.paligemma.weights import load_model
-from photonlite.models.precisions import Precisions
+from photonlite.models.precisions import TEXT_PRECISIONS, Precisions
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer
 
@@ -66,8 +67,12 @@ def rank_sizes(config: PaliGemmaFiles) -> dict[str, int]:
     return {}
 
 
-def outline(config: PaliGemmaFiles) -> PaliGemmaModel:
+def outline(config: PaliGemmaFiles, weights: Sequence[Path], ranks: None = None) -> PaliGemmaModel:
     return PaliGemmaModel(config.model, first_location=0)
+
+
+def text_precisions(config: PaliGemmaFiles, weights: Sequence[Path]) -> Sequence[Precision | None]:
+    return TEXT_PRECISIONS
 
 
 def load(

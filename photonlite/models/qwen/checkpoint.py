@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
+from photonlite.config import Precision
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ConfigError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.generation import ends_of
-from photonlite.models.precisions import Precisions
+from photonlite.models.precisions import TEXT_PRECISIONS, Precisions
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
+from photonlite.models.qwen.parallel import keep_share
 from photonlite.models.qwen.prompts import SKILLS, QwenPrompts
 from photonlite.models.qwen.template import find_template
 from photonlite.models.qwen.weights import adapter_place as adapter_place
@@ -74,8 +76,15 @@ def rank_sizes(config: QwenFiles) -> dict[str, int]:
     }
 
 
-def outline(config: QwenFiles) -> QwenModel:
-    return QwenModel(config.model, config.images)
+def outline(config: QwenFiles, weights: Sequence[Path], ranks: RankGroup | None = None) -> QwenModel:
+    model = QwenModel(config.model, config.images)
+    if ranks is not None:
+        keep_share(model, ranks)
+    return model
+
+
+def text_precisions(config: QwenFiles, weights: Sequence[Path]) -> Sequence[Precision | None]:
+    return TEXT_PRECISIONS
 
 
 def load(

@@ -4,6 +4,27 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
+        "fit: published int4 is counted in full precision",
+        "models/moondream/weights.py",
+        "        replace_layers(model, dict.fromkeys(published, INT4))\n",
+        "",
+        "tests/api/test_fit.py",
+    ),
+    Mutant(
+        "fit: experts are quantised",
+        "models/moondream/checkpoint.py",
+        "        return (None,)\n",
+        "        return TEXT_PRECISIONS\n",
+        "tests/api/test_fit.py",
+    ),
+    Mutant(
+        "fit: a rank has the whole model",
+        "api/fit.py",
+        "RankGroup(0, ranks) if ranks > 1 else None",
+        "None",
+        "tests/api/test_fit.py",
+    ),
+    Mutant(
         "a bias added by every rank",
         "models/moondream/weights.py",
         "    if name.endswith(SUMMED_BIASES) and ranks.rank > 0:\n        return torch.zeros_like(value)\n",

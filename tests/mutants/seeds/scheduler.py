@@ -445,8 +445,8 @@ MUTANTS = [
     Mutant(
         "adapters: a request runs before its adapter is there",
         "scheduler/adapters.py",
-        "        return slot.ready\n\n    def has_slot",
-        "        return True\n\n    def has_slot",
+        "if slot is None or not slot.ready:",
+        "if slot is None:",
         "tests/scheduler/test_adapters.py",
     ),
     Mutant(
@@ -454,6 +454,27 @@ MUTANTS = [
         "scheduler/adapters.py",
         "            self._slots.move_to_end(slot.key)\n            self._changed = True\n",
         "            self._slots.move_to_end(slot.key)\n",
+        "tests/scheduler/test_adapters.py",
+    ),
+    Mutant(
+        "adapters: later requests keep a slot from one that waits",
+        "scheduler/adapters.py",
+        "if behind and (slot is None or slot is self._draining()):",
+        "if behind and slot is None:",
+        "tests/scheduler/test_adapters.py",
+    ),
+    Mutant(
+        "adapters: later requests take the slot that has come free for one that waits",
+        "scheduler/adapters.py",
+        "if behind and (slot is None or slot is self._draining()):",
+        "if behind and slot is not None and slot is self._draining():",
+        "tests/scheduler/test_adapters.py",
+    ),
+    Mutant(
+        "adapters: who waited behind one that is gone is not asked again",
+        "scheduler/adapters.py",
+        "            self._changed |= self._waiting[0] is sequence",
+        "            pass",
         "tests/scheduler/test_adapters.py",
     ),
     Mutant(
