@@ -91,7 +91,8 @@ class Router:
         self.allocation = cache.pages.usable * self._page_size
         self.least = float(min(limits.max_positions, self.allocation))
         self.budget = max(self.least, limits.router_budget * self.allocation)
-        self.refused = False  # the last sequence that was asked for
+        # Real-time or not: the last sequence of a class that may not start yet.
+        self.refused: dict[bool, Sequence] = {}
         self.predicted_peak = 0.0  # positions, of the running sequences when the last one was admitted
         self.true_peak = 0.0  # of the last forecast whose sequences have all ended
         self.forecast_peak = 0.0  # what that one had predicted
@@ -113,7 +114,10 @@ class Router:
         else:
             self.predicted_peak = self._need(sequence, running, zombies)
             allowed = self.predicted_peak <= self.budget or sequence.realtime
-        self.refused = not allowed
+        if allowed:
+            self.refused.pop(sequence.realtime, None)
+        else:
+            self.refused[sequence.realtime] = sequence
         if not allowed and self.rule == "adaptive" and self.used < _BUSY * self._cache.pages.usable:
             self.grow()
         return allowed
@@ -150,6 +154,10 @@ class Router:
 
     def note_end(self, sequence: Sequence) -> None:
         """Learn from a request that has ended."""
+        if sequence is self._asked:
+            self._asked = None
+        if sequence is self.refused.get(sequence.realtime):
+            del self.refused[sequence.realtime]
         if sequence.error is None and sequence.tokens:
             self._lengths.setdefault(sequence.skill, AnswerLengths()).observe(len(sequence.tokens))
         forecast = self._forecast

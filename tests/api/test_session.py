@@ -286,7 +286,7 @@ def test_an_empty_cache_salt_means_none(model: VisionModel, monkeypatch: pytest.
 def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     # A page holds 16 positions of 2 layers in 8 bytes; a longest request needs 9 pages, and there are not many more.
     page = 16 * 2 * 2 * 8 * 8
-    with serve(kv_cache_bytes=12 * page) as model:
+    with serve(kv_cache_bytes=12 * page, embedding_cache_bytes=0) as model:
         loaded = Gate(monkeypatch, pool, "load_image", at=0)
         encoded = Gate(monkeypatch, network(model).vision, "encode", at=0)
         image = model.encode_image(IMAGE)

@@ -34,10 +34,14 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 Answer = tuple[int, dict[str, Any]]
 
 
+UNCACHED = {"prefix_caching": False, "grammar_cache_bytes": 0, "embedding_cache_bytes": 0}
+"""Every question does all the work again."""
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
     with (
-        serve(grammar_workers=1, image_threads=2, prefix_caching=False, grammar_cache_bytes=0) as model,
+        serve(grammar_workers=1, image_threads=2, **UNCACHED) as model,
         live_model(model, image_workers=0) as live,
     ):
         yield live

@@ -40,6 +40,7 @@ from photonlite.kernels.triton_utils import LEAST_CAPABILITY
 # hidden size, heads, key/value heads, size of a head, inside of the MLP; blocks are serial but for the first
 SIZES = [(2048, 32, 32, 64, 8192), (2048, 16, 8, 128, 6144), (3584, 28, 4, 128, 18_944), (2304, 8, 4, 256, 9216)]
 ROWS = (1, 32)
+QUANTISED = [(SIZES[0], 1), (SIZES[1], 32)]  # a block of either kind: each takes a minute for all cards
 PRECISIONS: tuple[Precision, ...] = ("int8", "fp8", "int4")
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 SPILLED = 64  # bytes of a thread that may spill: a few numbers, which cost next to nothing
@@ -209,7 +210,7 @@ def compiled_for(card: Card) -> Compiler:
             for rows in ROWS:
                 step(*sizes, rows)
                 adapter(sizes[0], sizes[-1], rows)
-                for precision in PRECISIONS:
+                for precision in PRECISIONS if (sizes, rows) in QUANTISED else ():
                     if precision != "fp8" or card.capability >= CAPABILITY:
                         quantised(*sizes, rows, precision)
             prompt(*sizes)

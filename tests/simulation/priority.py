@@ -142,7 +142,7 @@ class Priority:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting) or any(scheduler.running.swap):
             return  # a pre-empted sequence waits until another one finishes
-        if scheduler.running.router.refused:
+        if False in scheduler.running.router.refused:
             return
         if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.running.free_rows:
             return

@@ -205,7 +205,7 @@ def tasks_of(count: int) -> list[dict[str, Any]]:
 def test_pipelined_equals_blocking_equals_one_at_a_time(folder: Path) -> None:
     answers, seen = [], Counter[str]()
     # Pages for the longest request and a little more: sequences are pre-empted.
-    pages = {"max_context": 80, "kv_cache_bytes": 30 * page_bytes(folder)}
+    pages = {"max_context": 80, "kv_cache_bytes": 30 * page_bytes(folder), "router": "greedy"}
     tasks = tasks_of(16)
     for engine in (pages | {"depth": 2}, {"depth": 1}, {"depth": 1, "max_batch": 1, "prefix_caching": False}):
         with photonlite.load(folder, device="cpu", dtype="float32", engine=ENGINE | engine) as loaded:
