@@ -70,7 +70,7 @@ VARIANTS = {
     "plain": Variant("words, plain operations", settings={"fused": False}),
 }
 WEIGHT_AIMS = {"fp8": {1: 0.62e-3, 8: 0.95e-3, 32: 1.95e-3}, "int4": {1: 0.52e-3, 8: 0.88e-3}}
-"""Of the period in seconds, by precision of the decoder's weights and streams."""
+"""Aims for the period in seconds, by precision of the decoder's weights and by streams."""
 
 PARTS = (*VARIANTS, "reference")
 REFERENCE = {"decode": "eager", "decode_compiled": "after its own `compile()`"}

@@ -17,10 +17,10 @@ Precision = Literal["int8", "fp8", "int4"]
 """Weights of 8 or 4 bits: whole numbers, or e4m3; see `kernels.reference.quantised`."""
 
 Weights = Literal["auto", "int8", "fp8", "int4", "fit"]
-"""Of the text decoder: as the files have them, quantised, or the best that fit the memory."""
+"""Precision of the text decoder's weights: that of the files, a quantised one, or the best that fits the memory."""
 
 VisionWeights = Literal["auto", "int8", "fp8"]
-"""Of the image encoder."""
+"""Precision of the image encoder's weights."""
 
 
 RouterRule = Literal["adaptive", "static", "greedy", "reserve"]

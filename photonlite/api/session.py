@@ -344,7 +344,7 @@ def open_session(
     allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
-    store = open_store(loaded, device, dtype, config, lambda: (None, None))
+    store = open_store(loaded, device, dtype, config)
     engine = Engine(loaded.model, device, dtype, config, store=store)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(

@@ -1,6 +1,5 @@
 """The store of a model: what its embeddings depend on, and where they are kept."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,14 +25,13 @@ def open_store(
     device: torch.device,
     dtype: torch.dtype,
     config: EngineConfig,
-    unit_costs: Callable[[], tuple[float | None, float | None]],
 ) -> ImageStore | None:
-    """Open the tiers that a configuration has; None if it has none.
+    """Open the tiers that a configuration has; None if it has none. What computing takes is told by `connect`.
 
     Raises a SettingsError for a folder that cannot be written, or a model that has no files to be known by.
     """
     # Ranks of tensor parallelism have a part of the keys and values each.
-    policy = TierPolicy(unit_costs, pages=config.tensor_parallel == 1, copies=device.type == "cuda")
+    policy = TierPolicy(lambda: (None, None), pages=config.tensor_parallel == 1, copies=device.type == "cuda")
     if config.embedding_cache_bytes:
         policy.note_read("memory", _PROBE_BYTES, measure_bus(device, _PROBE_BYTES))
     if config.store is None:

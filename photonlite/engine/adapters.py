@@ -28,7 +28,7 @@ from photonlite.models.families import Family
 from photonlite.scheduler.adapters import AdapterLoad
 
 _MOST_BYTES = 2**30
-"""Of a file that is read, or `limit` if that is more: a whole checkpoint is refused before it fills the memory."""
+"""Largest adapter file, unless `AdapterStore` may hold more: a whole checkpoint is refused before it is read."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ METHOD = "photonlite"
 """`quant_method` in the `quantization_config` of checkpoints that `photonlite quantize` has written."""
 
 TEXT_PRECISIONS: tuple[Precision | None, ...] = (None, "int8", "int4")
-"""Of a decoder in full precision, best first."""
+"""Precisions that a decoder in full precision can be loaded with, best first."""
 
 
 @dataclass(frozen=True, slots=True)

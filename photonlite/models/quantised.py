@@ -42,7 +42,7 @@ def layers_of(model: nn.Module, precisions: Precisions) -> dict[str, Precision]:
 
 
 def give_head(model: Any) -> bool:
-    """Give a decoder without values, if its head is its embedding, a head of its own; whether it got one."""
+    """Give a decoder whose head is its embedding a head of its own, without values yet; return whether it got one."""
     if getattr(model.text, "head", model) is not None:
         return False
     rows, columns = model.text.words.shape

@@ -88,14 +88,14 @@ class AdapterBank:
             self._current.rows = None
 
     @torch.no_grad()
-    def reserve(self, weights: AdapterWeights) -> bool:
-        """Allocate what the terms of an adapter need in every slot; return whether that was anything."""
+    def reserve(self, weights: AdapterWeights) -> None:
+        """Allocate what the terms of an adapter need in every slot, where that is not there yet."""
         with self._lock:
-            missing = [term for term in weights.terms if term.place not in self._layer(term.place.layer).stacks]
-            for term in missing:
-                self.generation += 1
-                self._layer(term.place.layer).stacks[term.place] = self._stack(term)
-            return bool(missing)
+            for term in weights.terms:
+                stacks = self._layer(term.place.layer).stacks
+                if term.place not in stacks:
+                    self.generation += 1
+                    stacks[term.place] = self._stack(term)
 
     @torch.no_grad()
     def write(self, slot: int, weights: AdapterWeights) -> None:
