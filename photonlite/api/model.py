@@ -156,7 +156,7 @@ class VisionModel:
     @property
     def open_requests(self) -> int:
         """Calls that have begun and have neither an answer nor an error yet: streams count until their last piece."""
-        return len(self._session.open)
+        return sum(not handle.future.done() for handle in list(self._session.open))
 
     @property
     def last_tick_s(self) -> float:

@@ -854,6 +854,16 @@ def test_a_frame_that_cannot_be_in_time_is_dropped_and_the_next_one_is_answered(
     assert counters(model)["dropped_hopeless"] == 1
 
 
+def test_a_request_is_not_open_once_its_answer_is_there(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, model._session, "_note_end")  # the engine's thread tells waiting callers first
+    try:
+        model.detect(IMAGE, "mug")
+        gate.wait()
+        assert model.open_requests == 0
+    finally:
+        gate.open()
+
+
 def test_metrics_count_open_requests_and_their_age(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     core, now = model._session.engine._core, time.perf_counter()
     monkeypatch.setattr(core, "tick", lambda: False)
