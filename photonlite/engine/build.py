@@ -36,6 +36,8 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
+from photonlite.runner.patches import GraphedPatches
+from photonlite.runner.prefill import plan_free_attention
 from photonlite.runner.ranks.leader import LeaderRunner, TeamExecutor, TeamModel
 from photonlite.runner.ranks.team import Team
 from photonlite.runner.slots import SlotShape
@@ -165,8 +167,10 @@ def _crop_encoder(
         return encoder, None, None
     capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
     spec = model.crop_spec
-    if not isinstance(spec, CropSpec):  # numbers of patches differ from launch to launch
-        return encoder, capturer, GraphReport(0, 0.0, 0)
+    if not isinstance(spec, CropSpec):
+        sized = GraphedPatches(cast(PatchEncoder, encoder), spec, capturer, where)
+        with plan_free_attention():
+            return sized, capturer, sized.capture()
     crops = cast(CropEncoder, encoder)
     graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
     return graphed, capturer, graphed.capture(capturer)

@@ -3,7 +3,7 @@
 Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, `dim` of a hidden state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -153,6 +153,9 @@ class PatchEncoder(Protocol):
     """
 
     def encode(self, patches: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor: ...
+
+    def encoding(self, grids: Sequence[tuple[int, int]]) -> Callable[[Tensor], Tensor]:
+        """Return what encodes patches of images of these sizes; it holds what follows from the sizes alone."""
 
 
 class NumberHeads(Protocol):

@@ -5,7 +5,8 @@ patches ── linear ── + positions ── x + attention(norm1(x)) ── x
 ```
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,9 @@ class VisionTower(nn.Module):
         count = len(patches) // len(self.positions)  # what measures memory may leave an incomplete one
         whole = patches[: count * len(self.positions)].view(count, len(self.positions), -1)
         return self(normalize(whole).to(self.patch_embed.weight.dtype)).flatten(0, 1)[None]
+
+    def encoding(self, grids: Sequence[tuple[int, int]]) -> Callable[[Tensor], Tensor]:
+        return partial(self.encode, grids=grids)
 
     def forward(self, patches: Tensor) -> Tensor:
         """Map normalised patches ``[B, P, 3 * patch * patch]`` of images to embeddings ``[B, P, dim]``."""

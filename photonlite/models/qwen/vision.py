@@ -10,7 +10,7 @@ the windows of one size follow each other, which makes each size one batch, and 
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,13 +115,19 @@ class VisionTower(nn.Module):
         """Map patches as images are cut into, uint8; see `models.base.PatchEncoder`."""
         return self(self.normalize(patches), grids)
 
+    def encoding(self, grids: Sequence[Grid]) -> Callable[[Tensor], Tensor]:
+        place = self.place_of(grids)
+        return lambda patches: self._run(self.normalize(patches), place)
+
     def normalize(self, patches: Tensor) -> Tensor:
         return normalize_patches(patches, self.images, self.config.frames).to(self.patch_embed.weight.dtype)
 
     def forward(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Map normalised patches ``[P, patch_dim]`` of images to embeddings ``[1 + D, P / 4, dim]``, deepstack last."""
+        return self._run(patches, self.place_of(grids))
+
+    def _run(self, patches: Tensor, place: Place) -> Tensor:
         x = self.patch_embed(patches)
-        place = self.place(grids, x.dtype, x.device)
         if place.positions is not None:
             x = x + place.positions
         x = place.reorder(x)
@@ -132,8 +138,9 @@ class VisionTower(nn.Module):
                 outputs.append(self.deepstack[len(outputs)](x))
         return torch.stack((place.put_back(self.merger(x)), *outputs))
 
-    def place(self, grids: Sequence[Grid], dtype: torch.dtype, device: torch.device) -> Place:
-        config = self.config
+    def place_of(self, grids: Sequence[Grid]) -> Place:
+        config, weight = self.config, self.patch_embed.weight
+        dtype, device = weight.dtype, weight.device
         whole: Runs = [(1, rows * columns) for rows, columns in grids]
         positions = None if self.positions is None else self._positions(self.positions, grids).to(dtype)
         angles = torch.cat([_rotary_angles(grid, config, device) for grid in grids])
@@ -162,7 +169,7 @@ def normalize_patches(pixels: Tensor, settings: ImageSettings, frames: int) -> T
     return normalized.unsqueeze(2).expand(-1, -1, frames, -1).flatten(1)
 
 
-@functools.lru_cache(maxsize=8)  # a copy to a card would wait for all that it has to do
+@functools.cache  # a copy to a card would wait for all that it has to do, and graphs read what was copied once
 def _statistics(settings: ImageSettings, device: torch.device) -> tuple[Tensor, Tensor]:
     mean, std = (torch.tensor(values, device=device)[:, None] for values in (settings.mean, settings.std))
     return mean, std

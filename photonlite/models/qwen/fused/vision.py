@@ -13,6 +13,7 @@ norms: see `models.fused_layers`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +60,16 @@ class FusedTower:
         self._place: tuple[tuple[Grid, ...], Place] | None = None  # of the last images: those of a camera are alike
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
+        return self.encoding(grids)(patches)
+
+    def encoding(self, grids: Sequence[Grid]) -> Callable[[Tensor], Tensor]:
+        sizes = tuple(grids)
+        if self._place is None or self._place[0] != sizes:
+            self._place = sizes, self._tower.place_of(grids)
+        return partial(self._run, place=self._place[1])
+
+    def _run(self, patches: Tensor, place: Place) -> Tensor:
         tower, config = self._tower, self._tower.config
-        place = self._place_of(tuple(grids), patches)
         x = place.reorder(tower.patch_embed(tower.normalize(patches)))
         x, rows = self._first_norm(x, place.positions, None)
         outputs: list[Tensor] = []
@@ -77,11 +86,6 @@ class FusedTower:
                 outputs.append(_merge(merger, x, block.lacking))
         merged = tower.merger.mlp(rows[0].reshape(-1, tower.merger.joined))
         return torch.stack((place.put_back(merged), *outputs))
-
-    def _place_of(self, grids: tuple[Grid, ...], patches: Tensor) -> Place:
-        if self._place is None or self._place[0] != grids:
-            self._place = grids, self._tower.place(grids, self._tower.patch_embed.weight.dtype, patches.device)
-        return self._place[1]
 
 
 def _merge(merger: Merger, x: Tensor, lacking: Tensor) -> Tensor:
