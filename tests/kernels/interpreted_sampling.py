@@ -22,8 +22,8 @@ def main() -> None:
     rng = random.Random(0)
     sampling.BLOCK = 64
     for variant in VARIANTS:
-        for rows, vocab in ((1, 70), (5, 200), (13, 64), (13, 33), (5, 40)):
-            for _ in range(3):
+        for rows, vocab in ((1, 70), (5, 200), (9, 64), (6, 33)):
+            for _ in range(2):
                 case = random_case(rng, variant, rows, vocab, torch.float32)
                 wanted = new_target(rows)
                 found = wanted._replace(results=wanted.results.clone(), pending=wanted.pending.clone())
