@@ -51,6 +51,13 @@ class Entry(NamedTuple):
     used: float  # when it was last read or written, as `time.time`
 
 
+class NumberFormat(NamedTuple):
+    """What numbers must be to be of use."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
 def tenant_of(cache_salt: str) -> str:
     """Return the folder of a cache salt; that of requests without one is "shared"."""
     if not cache_salt:
@@ -82,11 +89,14 @@ class DiskTier:
     def has(self, key: str, cache_salt: str) -> bool:
         return self._path(key, cache_salt).exists()
 
-    def read(self, key: str, cache_salt: str, buffer: Allocator) -> HostTensor | None:
-        """Return numbers in memory from `buffer`; None where they are missing or damaged, or cannot be read."""
+    def read(self, key: str, cache_salt: str, expected: NumberFormat, buffer: Allocator) -> HostTensor | None:
+        """Return numbers in memory from `buffer`.
+
+        None where they are missing, damaged or of another format, or cannot be read.
+        """
         path = self._path(key, cache_salt)
         try:
-            found = _read(path, key, buffer)
+            found = _read(path, key, expected, buffer)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -227,7 +237,7 @@ def _write(path: Path, parts: list[Any]) -> Path:
     return path
 
 
-def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
+def _read(path: Path, key: str, expected: NumberFormat, buffer: Allocator) -> HostTensor:
     """Read a file; ValueError where it is not what its name says."""
     if path.exists() and not path.is_file():  # a pipe would be read for ever
         raise ValueError("it is no file")
@@ -236,7 +246,9 @@ def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
         if not begun.startswith(_MAGIC) or begun.count(b"\n") < 3:
             raise ValueError("it is another kind of file")
         magic, digest, header, _ = begun.split(b"\n", 3)
-        shape, dtype = _read_header(header, key)
+        found = shape, dtype = _read_header(header, key)
+        if found != expected:
+            raise ValueError(f"it has {dtype} {list(shape)}, not {expected.dtype} {list(expected.shape)}")
         start, size = len(magic) + len(digest) + len(header) + 3, math.prod(shape) * _NUMBER_BYTES[dtype]
         if os.fstat(file.fileno()).st_size != start + size:
             raise ValueError("its length is wrong")
@@ -256,7 +268,7 @@ def _digest(header: bytes, data: npt.NDArray[np.uint8]) -> bytes:
     return digest.hexdigest().encode() + b"\n"
 
 
-def _read_header(line: bytes, key: str) -> tuple[tuple[int, ...], str]:
+def _read_header(line: bytes, key: str) -> NumberFormat:
     """Return shape and type; ValueError for a damaged header, or one of another key."""
     try:
         header = json.loads(line)
@@ -268,4 +280,4 @@ def _read_header(line: bytes, key: str) -> tuple[tuple[int, ...], str]:
     whole = isinstance(shape, list) and all(type(one) is int and one > 0 for one in shape)
     if not (whole and isinstance(dtype, str) and dtype in _NUMBER_BYTES):
         raise ValueError("its header is damaged")
-    return tuple(shape or ()), dtype
+    return NumberFormat(tuple(shape or ()), dtype)
