@@ -1,7 +1,7 @@
 """The tier on disk: a folder of what was computed for images, which several processes share and which outlives them.
 
 ```
-STORE/images/TENANT/KEY.numbers     a line that says what it is, a SHA-256 of the rest, a line of JSON, the numbers
+STORE/images/TENANT/KEY.numbers     a line that says what it is, a checksum of the rest, a line of JSON, the numbers
 ```
 
 A file is written under another name and renamed, so that readers see all of it or nothing. Its header repeats the key:
@@ -34,11 +34,12 @@ from photonlite.sequence import HostTensor
 
 _logger = logging.getLogger("photonlite")
 
-_MAGIC: Final = b"photonlite numbers 1\n"
+_MAGIC: Final = b"photonlite numbers 2\n"
 _SUFFIX: Final = ".numbers"
 _TEMPORARY: Final = ".writing"
 _NUMBER_BYTES: Final = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 _MOST_HEADER: Final = 4096
+_SECTOR: Final = 512  # bytes; disks lose, zero or swap whole ones
 _ABANDONED_S: Final = 3600.0  # age of an unfinished file whose writer has died
 _KEPT_SHARE: Final = 0.9  # of the limit, once it was exceeded: so that not every write removes a file
 _SWEEPS: Final = 16  # while a limit is written once, the folder is looked at so often: other processes write too
@@ -263,8 +264,14 @@ def _read(path: Path, key: str, expected: NumberFormat, buffer: Allocator) -> Ho
 
 
 def _digest(header: bytes, data: npt.NDArray[np.uint8]) -> bytes:
+    """Return the SHA-256 of a header, of the sums of all 64-bit words of each whole sector, and of the other bytes.
+
+    Sums are several times as quick as the hash, which writes and reads would otherwise spend half of their time on.
+    """
+    whole = data.size - data.size % _SECTOR
     digest = hashlib.sha256(header)
-    digest.update(data.data)
+    digest.update(data[:whole].view("<u8").reshape(-1, _SECTOR // 8).sum(axis=1, dtype="<u8").data)
+    digest.update(data[whole:].data)
     return digest.hexdigest().encode() + b"\n"
 
 

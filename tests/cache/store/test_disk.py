@@ -101,6 +101,26 @@ def test_damage_of_any_kind_is_a_miss_that_is_logged_and_removed(
     assert read(tier) is not None
 
 
+@pytest.mark.parametrize("damage", ["zeroed", "swapped", "moved"])
+def test_sectors_that_were_lost_or_misplaced_are_damage(tmp_path: Path, damage: str) -> None:
+    tier, path, shape = DiskTier(tmp_path, LIMIT), file_of(tmp_path), (1, 4, 300)  # four sectors and a part of one
+    tier.write(KEY, "", embeddings(shape=shape))
+    content = path.read_bytes()
+    start = len(content) - 2400
+    head, first, second = content[:start], content[start : start + 512], content[start + 512 : start + 1024]
+    rest = content[start + 1024 :]
+    damaged = {
+        "zeroed": (head, bytes(512), second, rest),
+        "swapped": (head, second, first, rest),
+        "moved": (head, first, first, rest),
+    }[damage]
+    expected = NumberFormat(shape, "bfloat16")
+    assert read(tier, expected=expected) is not None
+    path.write_bytes(b"".join(damaged))
+
+    assert read(tier, expected=expected) is None
+
+
 @pytest.mark.parametrize("other", [((2, 8, 3), "bfloat16"), (SHAPE, "float16"), ((2, 3, 80_000), "bfloat16")])
 def test_numbers_of_another_format_are_a_miss_and_take_no_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, other: tuple[tuple[int, ...], str]
@@ -136,10 +156,10 @@ def test_numbers_of_another_format_are_a_miss_and_take_no_memory(
 def test_a_header_that_does_not_fit_is_a_miss_though_its_checksum_is_right(tmp_path: Path, header: Any) -> None:
     tier, path = DiskTier(tmp_path, LIMIT), file_of(tmp_path)
     line = (header if isinstance(header, str) else json.dumps(header)).encode() + b"\n"
-    payload = embeddings().data.tobytes()
+    payload = embeddings().data.tobytes()  # less than a sector
     path.parent.mkdir(parents=True)
     digest = hashlib.sha256(line + payload).hexdigest().encode() + b"\n"
-    path.write_bytes(b"photonlite numbers 1\n" + digest + line + payload)
+    path.write_bytes(b"photonlite numbers 2\n" + digest + line + payload)
 
     assert read(tier) is None
     assert not path.exists()
