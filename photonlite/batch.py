@@ -76,15 +76,13 @@ class PageCopy(NamedTuple):
     target: int
 
 
-# This and the next one are not frozen: thousands are made a second, and frozen ones take five times as long to make.
-@dataclass(eq=False, slots=True)
-class BatchItem:
-    """One sequence in a launch; never changed once made."""
+class BatchItem(NamedTuple):
+    """One sequence in a launch."""
 
     sequence: Sequence
     start: int  # first position that gets keys and values
-    count: int  # how many do: 1 when decoding, several of a run
-    index: int | None  # which token of the sequence is sampled; None where none is
+    count: int  # type: ignore[assignment]  # how many do: 1 when decoding, several of a run; a field, no method
+    index: int | None  # type: ignore[assignment]  # which token of the sequence is sampled; None where none is
     jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes, or stored pages
 
     @property
@@ -98,6 +96,7 @@ class BatchItem:
         return self.sequence.preempting and any(job.failed for job in self.jobs)
 
 
+# Not frozen: thousands are made a second, and frozen ones take five times as long to make.
 @dataclass(eq=False, slots=True)
 class ScheduledBatch:
     """What the next launch does; never changed once made."""

@@ -264,6 +264,7 @@ class Sequence:
     adapter_key: str = field(init=False)  # "" without an adapter
     kept: bool = field(init=False)  # later requests may share the pages of its answer
     prompt_length: int = field(init=False)  # positions of BOS, image and prompt
+    longest: int = field(init=False)  # positions it can ever fill: the last token is never fed back
 
     def __post_init__(self) -> None:
         request = self.request
@@ -282,6 +283,7 @@ class Sequence:
         self.grammar, self.cache_salt = request.grammar, request.cache_salt
         self.kept = bool(request.kept) and not self.prompt_block  # no later prompt begins with the same block
         self.prompt_length = self.prefix_len + len(self.prompt)
+        self.longest = self.prompt_length + max(0, self.budget - 1)
         if self.prompt_block and not self.prefix_len <= self.prompt_block <= self.prompt_length:
             raise AssertionError(f"a block of {self.prompt_block} positions in a prompt of {self.prompt_length}")
 
@@ -309,11 +311,6 @@ class Sequence:
     def skips_image(self) -> bool:
         """Whether its prompt may begin behind a leading image whose keys and values are stored."""
         return self.image is not None and not self.prompt_block and self.num_tokens > self.prefix_len
-
-    @property
-    def longest(self) -> int:
-        """Positions it can ever fill: the last token is never fed back."""
-        return self.prompt_length + max(0, self.budget - 1)
 
     @property
     def block(self) -> int:

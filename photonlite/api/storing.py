@@ -1,16 +1,20 @@
 """The store of a model: what its embeddings depend on, and where they are kept."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import photonlite
-from photonlite.cache.store.disk import DiskTier
-from photonlite.cache.store.policy import TierPolicy
-from photonlite.cache.store.store import DiskStore, ImageStore
+from photonlite.cache.store.disk import DiskTier, NumberFormat
+from photonlite.cache.store.policy import Kind, TierPolicy
+from photonlite.cache.store.store import DiskStore, ImageStore, Size
 from photonlite.config import EngineConfig
 from photonlite.errors import SettingsError
+from photonlite.images.crops import CropSpec
+from photonlite.models.base import Model
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.models.fingerprint import fingerprint, known_fingerprint
 from photonlite.runner.memory import MemoryPart, MemoryPlan
@@ -50,7 +54,28 @@ def open_store(
 
     known = known_fingerprint(files, notes)
     found = context(known) if known is not None else lambda: context(fingerprint(files, notes))
-    return ImageStore(config.embedding_cache_bytes, policy, DiskStore(tier, found, policy))
+    expected = stored_format(loaded.model, dtype, config)
+    return ImageStore(config.embedding_cache_bytes, policy, DiskStore(tier, found, policy, expected))
+
+
+def stored_format(model: Model, dtype: torch.dtype, config: EngineConfig) -> Callable[[Kind, Size], NumberFormat]:
+    """Return what an engine takes of each kind for an image of a size; see `sequence.StoredImage`."""
+    shape, spec = model.shape, model.crop_spec
+    kept = "float8_e4m3fn" if config.kv_dtype == "fp8" else _name(dtype)
+
+    def expected(kind: Kind, size: Size) -> NumberFormat:
+        leading = shape.prefix_length or 1  # BOS and the image
+        if kind == "pages":
+            pages = -(-leading // config.page_size)
+            return NumberFormat((2, shape.layers, pages, shape.kv_heads, config.page_size, shape.head_dim), kept)
+        positions = leading - 1 if isinstance(spec, CropSpec) else math.prod(spec.positions_of(size))
+        return NumberFormat((shape.levels, positions, shape.dim), _name(dtype))
+
+    return expected
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def with_host_parts(plan: MemoryPlan, config: EngineConfig) -> MemoryPlan:

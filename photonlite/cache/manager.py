@@ -220,7 +220,8 @@ class CacheManager:
 
     def _allocate(self, count: int) -> list[int]:
         """Allocate pages that the caller knows to be there, evicting for them."""
-        self.prefix.evict(count - self.pages.free)
+        if count > self.pages.free:
+            self.prefix.evict(count - self.pages.free)
         pages = self.pages.allocate(count)
         if pages is None:
             raise AssertionError(f"{count} pages are not free after eviction, only {self.pages.free}")

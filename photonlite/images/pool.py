@@ -60,8 +60,8 @@ class Stored(Protocol):
     def expects(self, key: str, cache_salt: str) -> bool:
         """Whether `load` is likely to find something; reads no file."""
 
-    def load(self, key: str, cache_salt: str) -> StoredImage | None:
-        """Return what is in host memory or on a disk, which is read on this thread; never raises."""
+    def load(self, key: str, cache_salt: str, size: tuple[int, int]) -> StoredImage | None:
+        """Return what is kept of an image of that width and height; reads a disk on this thread, and never raises."""
 
 
 class ImagePool:
@@ -141,9 +141,9 @@ class ImagePool:
         spent = time.perf_counter() - start
         return PreparedImage(self, image, key, cache_salt, spent, uncut, adapter_key=adapter_key)
 
-    def load_stored(self, key: str, cache_salt: str) -> StoredImage | None:
-        """Return what is stored of an image; may read a disk."""
-        return None if self._stored is None else self._stored.load(key, cache_salt)
+    def load_stored(self, key: str, cache_salt: str, size: tuple[int, int]) -> StoredImage | None:
+        """Return what is stored of an image of that width and height; may read a disk."""
+        return None if self._stored is None else self._stored.load(key, cache_salt, size)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
         """Run a job on a thread of the pool; ModelError once it is closed."""
@@ -286,7 +286,7 @@ class PreparedImage:
         start = time.perf_counter()
         try:
             stored_as = stored_key(self.key, self._adapter_key)
-            crops = self.pool.load_stored(stored_as, self.cache_salt) or self._cut_now()
+            crops = self.pool.load_stored(stored_as, self.cache_salt, self.size) or self._cut_now()
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops

@@ -83,8 +83,11 @@ class PagedCache:
 
     def take(self, table: Tensor) -> Tensor:
         """Return a copy of pages, given their numbers, int64 ``[n]``: ``[2, layers, n, H_kv, page_size, D]``."""
-        both = [indexable(cache.transpose(2, 3)).index_select(1, table) for cache in (self.keys, self.values)]
-        return torch.stack(both).view(self.keys.dtype)
+        layers, _, *page = indexable(self.keys.transpose(2, 3)).shape
+        taken = indexable(self.keys).new_empty((2, layers, len(table), *page))
+        for cache, target in zip((self.keys, self.values), taken, strict=True):
+            torch.index_select(indexable(cache.transpose(2, 3)), 1, table, out=target)
+        return taken.view(self.keys.dtype)
 
     def put(self, table: Tensor, stored: Tensor) -> None:
         """Write what `take` returned to other pages, in one pass."""

@@ -122,13 +122,17 @@ class ImageKeeper:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
 
     def keep(self, job: EncodeJob, kind: Kind, tensor: Tensor, units: int) -> None:
-        """Keep numbers of an image that no later work changes; called on the compute stream, and never raises."""
+        """Keep numbers of an image that no later work changes; called on the compute stream, and never raises.
+
+        Those of pages are a copy already, see `PagedCache.take`.
+        """
         try:
             place = job.key, job.leader.cache_salt, kind
             if self._thread is None:
                 if not _is_finite(tensor):
                     return
-                self.store.keep(*place, _on_host(tensor, tensor.contiguous().view(torch.uint8).clone()), units)
+                own = tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)
+                self.store.keep(*place, _on_host(tensor, own.view(torch.uint8)), units)
                 return
             with self._lock:
                 if self._pending and self._pending + tensor.nbytes > _PENDING_BYTES:

@@ -9,12 +9,12 @@ WaitingQueue ──── image cached or encoded, pages there ────> Run
 ```
 """
 
-import sys
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as ListLike
+from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 from sortedcontainers import SortedKeyList
 
@@ -27,6 +27,9 @@ from photonlite.scheduler.swap import SwapSpace
 from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
+
+# As `BatchItem._make`, without a call in Python: a plan makes hundreds.
+_new_item: Callable[[Iterable[Any]], BatchItem] = partial(tuple.__new__, BatchItem)
 
 
 class WaitingQueue:
@@ -263,6 +266,7 @@ class RunningSet:
         self.swap = SwapSpace(self, cache, limits, recompute_s)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
+        self._given_runs: set[Sequence] = set()  # some of them may not be behind any more
         self._cache = cache
         self._adapters = adapters
         self._page_size = cache.pages.page_size
@@ -296,12 +300,11 @@ class RunningSet:
 
     def decoding(self) -> list[Sequence]:
         """Return the sequences that may produce another token after those of launched steps."""
-        # `next_index` of each, written out: a plan walks hundreds.
-        return [
-            one
-            for one in self.sequences
-            if one.num_computed_tokens + 1 - one.prompt_length < one.budget and len(one.tokens) < one.budget
-        ]
+        return [one for one in self.sequences if one.num_computed_tokens < one.longest and len(one.tokens) < one.budget]
+
+    def note_runs(self, sequences: Iterable[Sequence]) -> None:
+        """Note that sequences are given runs: until these are computed, no decode step may carry them."""
+        self._given_runs.update(sequences)
 
     def start(self, sequence: Sequence) -> None:
         """Let a sequence run that has left its queue and has its pages."""
@@ -366,36 +369,53 @@ class RunningSet:
         Sequences that were given runs go in a launch of their own, at most `most_runs` at a time; such launches and
         decode steps take turns where both have something to do.
         """
-        steady = [one for one in sequences if one.prompt_length + len(one.tokens) <= one.num_computed_tokens + 1]
-        behind = [one for one in sequences if one.is_behind] if len(steady) < len(sequences) else []
+        if self._given_runs:
+            self._given_runs = {one for one in self._given_runs if one.is_behind and not one.finalized}
+        behind = [one for one in sequences if one in self._given_runs] if self._given_runs else []
+        steady = [one for one in sequences if one not in self._given_runs] if behind else sequences
         if not behind:
-            batch = self._plan_rows("decode", steady)
+            batch = self._plan_steps(steady)
         elif self.ran_last and steady:
-            batch = self._plan_rows("decode", steady) or self._plan_rows("run", behind, most_runs)
+            batch = self._plan_steps(steady) or self._plan_runs(behind, most_runs)
         else:
-            batch = self._plan_rows("run", behind, most_runs) or self._plan_rows("decode", steady)
+            batch = self._plan_runs(behind, most_runs) or self._plan_steps(steady)
         self.ran_last = batch is not None and batch.kind == "run"
         return batch
 
-    def _plan_rows(
-        self, kind: Literal["decode", "run"], sequences: Iterable[Sequence], most: int = sys.maxsize
-    ) -> ScheduledBatch | None:
-        """Plan one position of each sequence or, in a launch of runs, all that are known."""
-        rows: list[BatchItem] = []
-        positions, size, count, runs, leaving = 0, self._page_size, 1, kind == "run", self.swap.leaving
+    def _plan_steps(self, sequences: Iterable[Sequence]) -> ScheduledBatch | None:
+        """Plan one position of each sequence. A plan walks hundreds: nothing is called for most of them."""
+        rows: list[tuple[Sequence, int, int, int, tuple[EncodeJob, ...]]] = []
+        size, leaving = self._page_size, self.swap.leaving
         for one in sequences:
             start = one.num_computed_tokens
-            if runs:
-                count = one.num_tokens - start
-                if rows and (len(rows) >= most or positions + count > self._max_positions):
-                    break
-            end = start + count
-            if one.preempting or (end > len(one.pages) * size and not self._make_room(one, end)) or one in leaving:
+            end = start + 1
+            if (
+                one.preempting
+                or (end > len(one.pages) * size and not self._make_room(one, end))
+                or (leaving and one in leaving)
+            ):
                 continue  # it has given its pages to another one, or waits for some to come free
-            rows.append(BatchItem(one, start, count, one.next_index))
+            sampled, known = end - one.prompt_length, len(one.tokens)
+            rows.append((one, start, 1, sampled if sampled > known else known, ()))  # `next_index`
             one.num_computed_tokens = end
-            positions += count
-        return ScheduledBatch(kind, tuple(rows)) if rows else None
+        return ScheduledBatch("decode", tuple(map(_new_item, rows))) if rows else None
+
+    def _plan_runs(self, sequences: Iterable[Sequence], most: int) -> ScheduledBatch | None:
+        """Plan all known positions of at most so many sequences."""
+        rows: list[BatchItem] = []
+        positions = 0
+        for one in sequences:
+            start, count = one.num_computed_tokens, one.num_tokens - one.num_computed_tokens
+            if rows and (len(rows) >= most or positions + count > self._max_positions):
+                break
+            end = start + count
+            if one.preempting or (end > len(one.pages) * self._page_size and not self._make_room(one, end)):
+                continue
+            if one not in self.swap.leaving:
+                rows.append(BatchItem(one, start, count, one.next_index))
+                one.num_computed_tokens = end
+                positions += count
+        return ScheduledBatch("run", tuple(rows)) if rows else None
 
     def _make_room(self, sequence: Sequence, positions: int) -> bool:
         """Allocate pages for so many positions of a sequence, if need be by pre-empting the last in rank."""

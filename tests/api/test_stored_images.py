@@ -4,12 +4,15 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 
 import photonlite
 from photonlite import VisionModel
 from photonlite.cache.manager import CacheManager
+from photonlite.cache.store.disk import DiskTier, entries
 from photonlite.errors import SettingsError
+from photonlite.sequence import HostTensor
 from tests.models.qwen.tiny import reference_model, save
 from tests.serving import GUARD, counters, make_image, serve
 
@@ -111,7 +114,7 @@ def restarts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("store")
 
     def ask(text: str, **options: Any) -> tuple[Any, dict[str, int]]:
-        with photonlite.load(device="cpu", store=folder, **options) as model:
+        with photonlite.load(device="cpu", **{"store": folder, **options}) as model:
             found = model.detect(make_image(1, (300, 300)), text)
             return found, counters(model)
 
@@ -135,6 +138,22 @@ def test_another_precision_reads_nothing_of_it(restarts: Any) -> None:
 
     assert (other["store_loads"], other["crops_encoded"] > 0) == (0, True)
     assert (again["store_loads"], again["crops_encoded"]) == (2, 0)
+
+
+@pytest.mark.long
+def test_a_file_with_the_right_key_and_another_shape_is_computed_anew(
+    restarts: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _ = restarts("banana", store=tmp_path)
+    tier = DiskTier(tmp_path, 10**9)
+    for entry in list(entries(tmp_path)):
+        tier.write(entry.path.stem, "", HostTensor(np.zeros(4 * 105, np.uint8), (1, 3, 35), "float32"))
+    with caplog.at_level("WARNING", "photonlite"):
+        second, counted = restarts("banana", store=tmp_path)
+
+    assert second == first
+    assert (counted["store_misses"], counted["images_restored"], counted["crops_encoded"] > 0) == (1, 0, True)
+    assert "it has float32 [1, 3, 35], not float32 [" in caplog.text
 
 
 @pytest.mark.parametrize("store", ["", 3, b"bytes"])

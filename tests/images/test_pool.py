@@ -405,11 +405,13 @@ class Kept:
         self.found: dict[str, StoredImage] = {}
         self.gone: set[str] = set()
         self.threads: list[str] = []
+        self.sizes: list[tuple[int, int]] = []
 
     def expects(self, key: str, cache_salt: str) -> bool:
         return key in self.found
 
-    def load(self, key: str, cache_salt: str) -> StoredImage | None:
+    def load(self, key: str, cache_salt: str, size: tuple[int, int]) -> StoredImage | None:
+        self.sizes.append(size)
         self.threads.append(threading.current_thread().name)
         return None if key in self.gone else self.found.get(key)
 
@@ -437,6 +439,7 @@ def test_what_is_stored_takes_the_place_of_crops_when_the_engine_asks(bell: Bell
     assert again.crops is kept.found[again.key]
     assert tile.crops is kept.found[tile.key]
     assert [name.startswith("photonlite-images") for name in kept.threads] == [True, True]
+    assert kept.sizes == [again.size, (20, 20)]
 
 
 @pytest.mark.parametrize("packs", [False, True])

@@ -1,7 +1,7 @@
 """The tier on disk: a folder of what was computed for images, which several processes share and which outlives them.
 
 ```
-STORE/images/TENANT/KEY.numbers     a line that says what it is, a SHA-256 of the rest, a line of JSON, the numbers
+STORE/images/TENANT/KEY.numbers     a line that says what it is, a checksum of the rest, a line of JSON, the numbers
 ```
 
 A file is written under another name and renamed, so that readers see all of it or nothing. Its header repeats the key:
@@ -34,11 +34,12 @@ from photonlite.sequence import HostTensor
 
 _logger = logging.getLogger("photonlite")
 
-_MAGIC: Final = b"photonlite numbers 1\n"
+_MAGIC: Final = b"photonlite numbers 2\n"
 _SUFFIX: Final = ".numbers"
 _TEMPORARY: Final = ".writing"
 _NUMBER_BYTES: Final = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 _MOST_HEADER: Final = 4096
+_SECTOR: Final = 512  # bytes; disks lose, zero or swap whole ones
 _ABANDONED_S: Final = 3600.0  # age of an unfinished file whose writer has died
 _KEPT_SHARE: Final = 0.9  # of the limit, once it was exceeded: so that not every write removes a file
 _SWEEPS: Final = 16  # while a limit is written once, the folder is looked at so often: other processes write too
@@ -49,6 +50,13 @@ class Entry(NamedTuple):
     tenant: str  # the name of its folder, see `tenant_of`
     size: int
     used: float  # when it was last read or written, as `time.time`
+
+
+class NumberFormat(NamedTuple):
+    """What numbers must be to be of use."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 def tenant_of(cache_salt: str) -> str:
@@ -82,11 +90,14 @@ class DiskTier:
     def has(self, key: str, cache_salt: str) -> bool:
         return self._path(key, cache_salt).exists()
 
-    def read(self, key: str, cache_salt: str, buffer: Allocator) -> HostTensor | None:
-        """Return numbers in memory from `buffer`; None where they are missing or damaged, or cannot be read."""
+    def read(self, key: str, cache_salt: str, expected: NumberFormat, buffer: Allocator) -> HostTensor | None:
+        """Return numbers in memory from `buffer`.
+
+        None where they are missing, damaged or of another format, or cannot be read.
+        """
         path = self._path(key, cache_salt)
         try:
-            found = _read(path, key, buffer)
+            found = _read(path, key, expected, buffer)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -227,7 +238,7 @@ def _write(path: Path, parts: list[Any]) -> Path:
     return path
 
 
-def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
+def _read(path: Path, key: str, expected: NumberFormat, buffer: Allocator) -> HostTensor:
     """Read a file; ValueError where it is not what its name says."""
     if path.exists() and not path.is_file():  # a pipe would be read for ever
         raise ValueError("it is no file")
@@ -236,7 +247,9 @@ def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
         if not begun.startswith(_MAGIC) or begun.count(b"\n") < 3:
             raise ValueError("it is another kind of file")
         magic, digest, header, _ = begun.split(b"\n", 3)
-        shape, dtype = _read_header(header, key)
+        found = shape, dtype = _read_header(header, key)
+        if found != expected:
+            raise ValueError(f"it has {dtype} {list(shape)}, not {expected.dtype} {list(expected.shape)}")
         start, size = len(magic) + len(digest) + len(header) + 3, math.prod(shape) * _NUMBER_BYTES[dtype]
         if os.fstat(file.fileno()).st_size != start + size:
             raise ValueError("its length is wrong")
@@ -251,12 +264,18 @@ def _read(path: Path, key: str, buffer: Allocator) -> HostTensor:
 
 
 def _digest(header: bytes, data: npt.NDArray[np.uint8]) -> bytes:
+    """Return the SHA-256 of a header, of the sums of all 64-bit words of each whole sector, and of the other bytes.
+
+    Sums are several times as quick as the hash, which writes and reads would otherwise spend half of their time on.
+    """
+    whole = data.size - data.size % _SECTOR
     digest = hashlib.sha256(header)
-    digest.update(data.data)
+    digest.update(data[:whole].view("<u8").reshape(-1, _SECTOR // 8).sum(axis=1, dtype="<u8").data)
+    digest.update(data[whole:].data)
     return digest.hexdigest().encode() + b"\n"
 
 
-def _read_header(line: bytes, key: str) -> tuple[tuple[int, ...], str]:
+def _read_header(line: bytes, key: str) -> NumberFormat:
     """Return shape and type; ValueError for a damaged header, or one of another key."""
     try:
         header = json.loads(line)
@@ -268,4 +287,4 @@ def _read_header(line: bytes, key: str) -> tuple[tuple[int, ...], str]:
     whole = isinstance(shape, list) and all(type(one) is int and one > 0 for one in shape)
     if not (whole and isinstance(dtype, str) and dtype in _NUMBER_BYTES):
         raise ValueError("its header is damaged")
-    return tuple(shape or ()), dtype
+    return NumberFormat(tuple(shape or ()), dtype)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from photonlite.cache.store.disk import DiskTier
+from photonlite.cache.store.disk import DiskTier, NumberFormat
 from photonlite.cache.store.memory import MemoryTier
 from photonlite.cache.store.policy import Kind, TierPolicy
 from photonlite.images.crops import Allocator, allocate_array
@@ -34,20 +34,30 @@ _LEAST_IMAGES: Final = 4
 
 _PROBE_BYTES: Final = 4 * 2**20
 
+Size = tuple[int, int]  # of an image: width and height in pixels
+
 
 class DiskStore:
     """The disk tier for one model.
 
     `context` is all that computed numbers depend on but the image, as text. Where finding it out takes seconds it is a
     function, called on the thread that writes; until then the disk has nothing. That thread measures the disk at first.
+    `expected` returns what the model takes for an image of a size: a file with anything else is a miss.
     """
 
-    def __init__(self, tier: DiskTier, context: str | Callable[[], str], policy: TierPolicy) -> None:
+    def __init__(
+        self,
+        tier: DiskTier,
+        context: str | Callable[[], str],
+        policy: TierPolicy,
+        expected: Callable[[Kind, Size], NumberFormat],
+    ) -> None:
         self.loads = 0
         self.misses = 0  # that `has` had promised: damaged, or removed meanwhile
         self.skipped = 0  # that were not written, because too much waited
         self._tier = tier
         self._policy = policy
+        self._expected = expected
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-store")
         self._context: Future[str] = Future()
         if isinstance(context, str):
@@ -66,9 +76,9 @@ class DiskStore:
             self._policy.forget_read("disk")
         return pays
 
-    def read(self, key: str, cache_salt: str, kind: Kind, buffer: Allocator) -> HostTensor | None:
+    def read(self, key: str, cache_salt: str, kind: Kind, size: Size, buffer: Allocator) -> HostTensor | None:
         full, begun = self._full_key(key, kind), time.perf_counter()
-        found = None if full is None else self._tier.read(full, cache_salt, buffer)
+        found = None if full is None else self._tier.read(full, cache_salt, self._expected(kind, size), buffer)
         if found is not None:
             self._policy.note_read("disk", found.data.nbytes, time.perf_counter() - begun)
         self.loads, self.misses = self.loads + (found is not None), self.misses + (found is None)
@@ -148,15 +158,15 @@ class ImageStore:
         """Whether `load` is likely to find something; reads no file."""
         return self.find(key) is not None or (self._disk is not None and self._disk.has(key, cache_salt, "embeddings"))
 
-    def load(self, key: str, cache_salt: str) -> StoredImage | None:
+    def load(self, key: str, cache_salt: str, size: Size) -> StoredImage | None:
         """Return what is stored of an image, from the nearest tier; may read a disk, and never raises."""
         try:
             found = self.find(key)
-            embeddings = self._read(key, cache_salt, "embeddings") if found is None else found.embeddings
+            embeddings = self._read(key, cache_salt, "embeddings", size) if found is None else found.embeddings
             pages = self._pages_in_memory(key) if found is None else found.pages
             if embeddings is None:
                 return None
-            return StoredImage(embeddings, pages or self._read(key, cache_salt, "pages"))
+            return StoredImage(embeddings, pages or self._read(key, cache_salt, "pages", size))
         except Exception:  # such as memory that is short: the image is encoded
             _logger.warning("what is stored of an image is not read", exc_info=True)
             return None
@@ -182,10 +192,10 @@ class ImageStore:
     def _pages_in_memory(self, key: str) -> HostTensor | None:
         return self._memory.get(_name(key, "pages")) if self.policy.pays("pages", "memory") else None
 
-    def _read(self, key: str, cache_salt: str, kind: Kind) -> HostTensor | None:
+    def _read(self, key: str, cache_salt: str, kind: Kind, size: Size) -> HostTensor | None:
         if self._disk is None or not self._disk.has(key, cache_salt, kind):
             return None
-        found = self._disk.read(key, cache_salt, kind, self.buffer)
+        found = self._disk.read(key, cache_salt, kind, size, self.buffer)
         if found is not None:
             self._remember(key, kind, found)
         return found

@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photonlite.cache.store import disk as module
-from photonlite.cache.store.disk import DiskTier, entries, prune, tenant_of
+from photonlite.cache.store.disk import DiskTier, NumberFormat, entries, prune, tenant_of
 from photonlite.errors import SettingsError
 from photonlite.images.crops import allocate_array
 from photonlite.sequence import HostTensor
 
 KEY = "a" * 64
 SHAPE = (2, 3, 8)
+FORMAT = NumberFormat(SHAPE, "bfloat16")
 LIMIT = 10**6
 
 
@@ -29,8 +30,8 @@ def embeddings(seed: int = 0, shape: tuple[int, ...] = SHAPE) -> HostTensor:
     return HostTensor(np.random.default_rng(seed).integers(0, 256, size, np.uint8), shape, "bfloat16")
 
 
-def read(tier: DiskTier, key: str = KEY, salt: str = "") -> HostTensor | None:
-    return tier.read(key, salt, allocate_array)
+def read(tier: DiskTier, key: str = KEY, salt: str = "", expected: NumberFormat = FORMAT) -> HostTensor | None:
+    return tier.read(key, salt, expected, allocate_array)
 
 
 def file_of(folder: Path, key: str = KEY, salt: str = "") -> Path:
@@ -55,7 +56,7 @@ def test_they_are_read_into_memory_that_is_given(tmp_path: Path) -> None:
     tier, given_memory = DiskTier(tmp_path, LIMIT), np.zeros(96, np.uint8)
     tier.write(KEY, "", embeddings())
 
-    found = tier.read(KEY, "", lambda shape: given_memory)
+    found = tier.read(KEY, "", FORMAT, lambda shape: given_memory)
 
     assert found is not None
     assert found.data is given_memory
@@ -100,6 +101,42 @@ def test_damage_of_any_kind_is_a_miss_that_is_logged_and_removed(
     assert read(tier) is not None
 
 
+@pytest.mark.parametrize("damage", ["zeroed", "swapped", "moved"])
+def test_sectors_that_were_lost_or_misplaced_are_damage(tmp_path: Path, damage: str) -> None:
+    tier, path, shape = DiskTier(tmp_path, LIMIT), file_of(tmp_path), (1, 4, 300)  # four sectors and a part of one
+    tier.write(KEY, "", embeddings(shape=shape))
+    content = path.read_bytes()
+    start = len(content) - 2400
+    head, first, second = content[:start], content[start : start + 512], content[start + 512 : start + 1024]
+    rest = content[start + 1024 :]
+    damaged = {
+        "zeroed": (head, bytes(512), second, rest),
+        "swapped": (head, second, first, rest),
+        "moved": (head, first, first, rest),
+    }[damage]
+    expected = NumberFormat(shape, "bfloat16")
+    assert read(tier, expected=expected) is not None
+    path.write_bytes(b"".join(damaged))
+
+    assert read(tier, expected=expected) is None
+
+
+@pytest.mark.parametrize("other", [((2, 8, 3), "bfloat16"), (SHAPE, "float16"), ((2, 3, 80_000), "bfloat16")])
+def test_numbers_of_another_format_are_a_miss_and_take_no_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: tuple[tuple[int, ...], str]
+) -> None:
+    def no_memory(shape: tuple[int, ...]) -> Any:
+        raise AssertionError("nothing is read")
+
+    tier, expected = DiskTier(tmp_path, LIMIT), NumberFormat(*other)
+    tier.write(KEY, "", embeddings())
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        assert tier.read(KEY, "", expected, no_memory) is None
+
+    assert "it has bfloat16 [2, 3, 8], not" in caplog.text
+    assert not file_of(tmp_path).exists()
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -119,10 +156,10 @@ def test_damage_of_any_kind_is_a_miss_that_is_logged_and_removed(
 def test_a_header_that_does_not_fit_is_a_miss_though_its_checksum_is_right(tmp_path: Path, header: Any) -> None:
     tier, path = DiskTier(tmp_path, LIMIT), file_of(tmp_path)
     line = (header if isinstance(header, str) else json.dumps(header)).encode() + b"\n"
-    payload = embeddings().data.tobytes()
+    payload = embeddings().data.tobytes()  # less than a sector
     path.parent.mkdir(parents=True)
     digest = hashlib.sha256(line + payload).hexdigest().encode() + b"\n"
-    path.write_bytes(b"photonlite numbers 1\n" + digest + line + payload)
+    path.write_bytes(b"photonlite numbers 2\n" + digest + line + payload)
 
     assert read(tier) is None
     assert not path.exists()
@@ -133,7 +170,7 @@ def test_the_folder_keeps_to_its_limit_and_what_was_read_last_stays(tmp_path: Pa
     for number in range(10):
         tier.write(f"old {number}", "", embeddings(number, (1, 100, 5)))
         os.utime(file_of(tmp_path, f"old {number}"), (number, number))
-    assert read(tier, "old 3") is not None
+    assert read(tier, "old 3", expected=NumberFormat((1, 100, 5), "bfloat16")) is not None
 
     for number in range(12):
         tier.write(f"new {number}", "", embeddings(number, (1, 100, 5)))

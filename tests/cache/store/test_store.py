@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from photonlite.cache.store import store as module
-from photonlite.cache.store.disk import DiskTier, entries
+from photonlite.cache.store.disk import DiskTier, NumberFormat, entries
 from photonlite.cache.store.policy import Kind, TierPolicy
 from photonlite.cache.store.store import DiskStore, ImageStore
 from photonlite.images.crops import allocate_array
@@ -17,17 +17,23 @@ from photonlite.sequence import HostTensor
 GUARD = 60.0
 LIMIT = 10**6
 MEMORY = 1000
+SIZE = (40, 30)
 
 
 def numbers(seed: int = 0, size: int = 96) -> HostTensor:
     return HostTensor(np.random.default_rng(seed).integers(0, 256, size, np.uint8), (size // 2,), "bfloat16")
 
 
+def expected(kind: Kind, size: tuple[int, int]) -> NumberFormat:
+    """Return the format of `numbers` for an image of this size."""
+    return NumberFormat((48 if size == SIZE else 7,), "bfloat16")
+
+
 def opened(
     folder: Path, context: str | Callable[[], str] = "model", memory: int = MEMORY, policy: TierPolicy | None = None
 ) -> ImageStore:
     policy = policy or TierPolicy(lambda: (None, None))
-    return ImageStore(memory, policy, DiskStore(DiskTier(folder, LIMIT), context, policy))
+    return ImageStore(memory, policy, DiskStore(DiskTier(folder, LIMIT), context, policy, expected))
 
 
 def kept(folder: Path, key: str = "image", salt: str = "", *, pages: bool = False) -> None:
@@ -46,7 +52,7 @@ def test_memory_is_asked_first_and_does_not_need_the_disk(tmp_path: Path) -> Non
     store.keep("image", "", "pages", pages, 730)
     store.close()
 
-    for found in (store.find("image"), store.load("image", "")):
+    for found in (store.find("image"), store.load("image", "", SIZE)):
         assert found is not None
         assert (found.embeddings, found.pages) == (tensor, pages)
     assert alone is not None
@@ -63,7 +69,7 @@ def test_another_process_finds_it_on_the_disk_and_keeps_it_in_memory(tmp_path: P
     assert store.find("image") is None
     assert store.expects("image", "tenant")
     assert not store.expects("image", "other")
-    found = store.load("image", "tenant")
+    found = store.load("image", "tenant", SIZE)
     store.close()
 
     assert found is not None
@@ -81,7 +87,7 @@ def test_pages_without_embeddings_are_of_no_use(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.keep("image", "", "pages", numbers(), 730)
     store.close()
-    assert store.find("image") is store.load("image", "") is None
+    assert store.find("image") is store.load("image", "", SIZE) is None
     assert not store.expects("image", "")
 
 
@@ -90,7 +96,7 @@ def test_another_checkpoint_precision_or_rule_finds_nothing(tmp_path: Path) -> N
     store = opened(tmp_path, "another model")
 
     assert not store.expects("image", "")
-    assert store.load("image", "") is None
+    assert store.load("image", "", SIZE) is None
     store.close()
 
 
@@ -125,13 +131,14 @@ def test_a_checkpoint_that_cannot_be_hashed_is_logged_and_nothing_is_stored(
 
     assert "the file is gone" in caplog.text
     assert list(entries(tmp_path)) == []
-    assert store.load("image", "") is not None  # memory works
+    assert store.load("image", "", SIZE) is not None  # memory works
 
 
 def test_while_much_waits_to_be_written_more_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WAITING_BYTES", 2 * 96)
     gate = threading.Event()
-    disk = DiskStore(DiskTier(tmp_path, LIMIT), lambda: str(gate.wait(GUARD)), TierPolicy(lambda: (None, None)))
+    policy = TierPolicy(lambda: (None, None))
+    disk = DiskStore(DiskTier(tmp_path, LIMIT), lambda: str(gate.wait(GUARD)), policy, expected)
     for number in range(5):
         disk.write(f"{number}", "", "embeddings", numbers())
     gate.set()
@@ -149,12 +156,26 @@ def test_memory_that_is_short_while_reading_is_a_miss(tmp_path: Path, caplog: py
     store = opened(tmp_path)
     store.buffer = full
     with caplog.at_level(logging.WARNING, "photonlite"):
-        assert store.load("image", "") is None
+        assert store.load("image", "", SIZE) is None
 
     assert "is not read" in caplog.text
     store.buffer = allocate_array
-    assert store.load("image", "") is not None
+    assert store.load("image", "", SIZE) is not None
     store.close()
+
+
+def test_numbers_of_another_shape_than_the_image_has_are_a_miss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept(tmp_path)
+    store = opened(tmp_path)
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        assert store.load("image", "", (3, 3)) is None
+    store.close()
+
+    assert "it has bfloat16 [48], not bfloat16 [7]" in caplog.text
+    assert store.counters["store_misses"] == 1
+    assert list(entries(tmp_path)) == []
 
 
 @pytest.mark.parametrize("damaged", ["embeddings", "pages"])
@@ -166,7 +187,7 @@ def test_a_damaged_file_is_counted_and_computed_anew(tmp_path: Path, damaged: Ki
     (path,) = [entry.path for entry in entries(tmp_path) if entry.path.stem == name]
     path.write_bytes(b"nonsense")
 
-    found = store.load("image", "")
+    found = store.load("image", "", SIZE)
     store.close()
 
     assert (found is None) == (damaged == "embeddings")
@@ -192,13 +213,13 @@ class Still(DiskStore):
 
 
 def still(folder: Path, policy: TierPolicy) -> ImageStore:
-    return ImageStore(MEMORY, policy, Still(DiskTier(folder, LIMIT), "model", policy))
+    return ImageStore(MEMORY, policy, Still(DiskTier(folder, LIMIT), "model", policy, expected))
 
 
 def test_what_a_disk_reads_more_slowly_than_the_device_computes_is_neither_written_nor_read(tmp_path: Path) -> None:
     kept(tmp_path, pages=True)
     slow = still(tmp_path, measured((1.0, 1e-5), disk=1e-3))
-    found = slow.load("image", "")
+    found = slow.load("image", "", SIZE)
     slow.keep("new", "", "pages", numbers(2), 96)
     slow.close()
 
@@ -228,7 +249,7 @@ def test_pages_go_before_embeddings_that_save_more_time_a_byte() -> None:
 
 def test_the_disk_is_measured_when_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = TierPolicy(lambda: (None, None))
-    disk = DiskStore(DiskTier(tmp_path, LIMIT), "model", policy)
+    disk = DiskStore(DiskTier(tmp_path, LIMIT), "model", policy, expected)
     disk.measured.result(GUARD)
     assert policy.rates["disk"] > 0
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

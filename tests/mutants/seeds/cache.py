@@ -74,6 +74,13 @@ MUTANTS = [
         "tests/cache/store",
     ),
     Mutant(
+        "numbers of any shape are read for an image",
+        "cache/store/disk.py",
+        "if found != expected:",
+        "if False:",
+        "tests/cache/store",
+    ),
+    Mutant(
         "a file is taken for whatever its name says",
         "cache/store/disk.py",
         'if not isinstance(header, dict) or header.get("key") != key:',

@@ -98,8 +98,8 @@ MUTANTS = [
     Mutant(
         "swap: a sequence that has just left is decoded",
         "scheduler/queues.py",
-        " or one in leaving:",
-        ":",
+        "                or (leaving and one in leaving)\n",
+        "",
         SIMULATION,
     ),
     Mutant(

@@ -242,8 +242,8 @@ MUTANTS = [
     Mutant(
         "what is kept shares the memory of what later work changes",
         "runner/stored_images.py",
-        "tensor.contiguous().view(torch.uint8).clone()",
-        "tensor.contiguous().view(torch.uint8)",
+        'tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)',
+        "tensor",
         STORED,
     ),
     Mutant(

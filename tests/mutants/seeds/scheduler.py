@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant(
         "the length cap is not known: one token too many",
         "scheduler/queues.py",
-        "one.num_computed_tokens + 1 - one.prompt_length < one.budget and len",
+        "one.num_computed_tokens < one.longest and len",
         "len",
         CORE,
     ),
@@ -377,6 +377,13 @@ MUTANTS = [
         "scheduler/queues.py",
         "        elif self.ran_last and steady:\n",
         "        elif False:\n",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: decode steps carry sequences that were given some",
+        "scheduler/scheduler.py",
+        "        self.running.note_runs(sequence for sequence, _ in chosen)\n",
+        "",
         f"{RUNS} {SIMULATION}",
     ),
     Mutant(
