@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.nano.questions.layout import BOS
-from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, NAME_WEIGHT
+from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, NAME_WEIGHT, TYPED_COUNT_WEIGHT
 from bench.nano.questions.text import properties
 from tests.nano.questions.named_reading import Asked, is_true, mentions, names
 from tests.nano.questions.reading import read
@@ -30,6 +30,16 @@ def asked_about(scenes):
 def answers(request):
     torch.manual_seed(request.param)
     return asked_about(random_scenes(BATCH, seed=request.param, kinds=request.param, empty=0.5))
+
+
+def test_bare_counts_weigh_more_than_other_values(answers):
+    checked = 0
+    for _, row, answer in answers:
+        _, found = shape(answer)
+        bare = sum(isinstance(value, int) and not isinstance(value, bool) for *_, value in found)
+        assert sum(abs(weight - TYPED_COUNT_WEIGHT) < 1e-6 for weight in row.weights) == bare
+        checked += bare
+    assert checked > 50
 
 
 def shape(answer):

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from bench.nano.questions.layout import ANSWER, BOS, COORD
-from bench.nano.questions.mix import BEGUN_WEIGHT, LENGTHS
+from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, TYPED_COUNT_WEIGHT
 from bench.nano.questions.text import relations, typed
+from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.scenes.objects import load_objects
 from tests.nano.questions.reading import TOKENIZER, read
 from tests.nano.questions.typed_reading import GROUP_OF, ROLE_OF, SIDE_OF, Truth, canonical, document, joined, subject
@@ -41,6 +42,18 @@ def whole(asked):
         for number, row in enumerate(rows)
         if row.answer[-1] == BOS
     ]
+
+
+def test_counts_weigh_more_than_other_values(asked):
+    weights = Counter()
+    for row in asked[1]:
+        for id_, weight in zip(row.answer, row.weights, strict=True):
+            number = FIRST_INTEGER <= id_ < FIRST_INTEGER + INTEGERS
+            weights[number, round(weight, 3)] += 1
+    assert weights[True, TYPED_COUNT_WEIGHT] > 50
+    assert not weights[False, TYPED_COUNT_WEIGHT]
+    # The others stand in names of properties.
+    assert {weight for number, weight in weights if number} <= {TYPED_COUNT_WEIGHT, FORCED_WEIGHT}
 
 
 def test_answers_are_compact_json_in_the_tokenizers_spelling(asked):

@@ -94,7 +94,7 @@ class TypedMaker:
         keyed = there & ~bare[:, None]
         first, further = place == 0, (cell > 0) & there
         apart = chance(mix.APART_SHARE, keyed.shape, device)
-        values = self._values.ids[row]
+        values, counts = self._values.ids[row], text & (row < self._values.false)
         keys = self._property(topic).gather(1, place[..., None].expand(-1, -1, self._keys.ids.shape[2]))
         numbers, places = natives(scenes, type_, instance, there)
         columns = [
@@ -103,7 +103,8 @@ class TypedMaker:
             (masked(keyed[..., None], keys), mix.FORCED_WEIGHT),
             (masked(keyed[..., None], self._colon[quoted * ~apart]), mix.FORCED_WEIGHT),
             (masked((keyed & apart & (quoted > 0))[..., None], self._quote[0]), mix.FORCED_WEIGHT),
-            (masked((there & text)[..., None], values), 1.0),
+            (masked((there & counts)[..., None], values[..., :1]), mix.TYPED_COUNT_WEIGHT),
+            (masked((there & text & ~counts)[..., None], values), 1.0),
             (numbers, 1.0),
         ]
         ids = torch.cat([ids for ids, _ in columns], 2)
@@ -146,7 +147,7 @@ class TypedMaker:
             _part(inner, self._key, mix.BEGUN_WEIGHT),
             _part(counted, self._drawn(scalar(Property.COUNT, device).expand(batch)), forced),
             _part(counted, self._colon[:1], forced),
-            _part(counted, self._values.ids[self._values.number + total], 1.0),
+            _part(counted, self._values.ids[self._values.number + total], mix.TYPED_COUNT_WEIGHT),
             _part(counted, self._comma[:1], forced),
             _part(inner, self._drawn(lot), forced),
             _part(inner, self._inner[inside * ~apart], 1.0),

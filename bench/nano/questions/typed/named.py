@@ -163,7 +163,8 @@ class NamedMaker:
         further = used & ((arange(CELLS, device) > 0) | early[:, None])
         apart = quoted & chance(mix.APART_SHARE, used.shape, device)
         outer = self._names.ids[self._names.mention(self._bare.expand_as(cells.mentioned), cells.mentioned)]
-        text = used & (cells.type == TEXT)
+        text, values = used & (cells.type == TEXT), self._texts.ids[cells.text]
+        counts = text & (cells.text < self._texts.false)
         numbers, places = natives(scenes, cells.type, cells.instance, used)
         columns = [
             (masked(further[..., None], self._comma[before]), 1.0),
@@ -172,7 +173,8 @@ class NamedMaker:
             (masked(used[..., None], self._names.ids[cells.name]), name),
             (masked(used[..., None], self._colon[(quoted & ~apart).long()]), forced),
             (masked(apart[..., None], self._quote.expand(*used.shape, -1)), forced),
-            (masked(text[..., None], self._texts.ids[cells.text]), 1.0),
+            (masked(counts[..., None], values[..., :1]), mix.TYPED_COUNT_WEIGHT),
+            (masked((text & ~counts)[..., None], values), 1.0),
             (numbers, 1.0),
             (masked(closes[..., None], self._close[quoted.long()]), 1.0),
         ]

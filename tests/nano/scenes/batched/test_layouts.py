@@ -104,9 +104,9 @@ def test_layouts_fill_the_domain():
     assert float(angle.abs().max()) > 3
 
 
-def test_one_scene_in_five_turns_objects_by_any_angle():
+def test_one_scene_in_three_turns_objects_by_any_angle():
     far = (maker(10)(1000, FULL).angle.abs() > MAX_ANGLE + 1e-6).any(1).float().mean()
-    assert 0.1 < float(far) < 0.22  # of these some turn nothing
+    assert 0.26 < float(far) < 0.34  # of these some turn nothing
 
 
 def test_half_of_the_scenes_are_crowds():
@@ -155,7 +155,7 @@ def test_difficulty_is_respected(style, difficulty):
 
 def test_a_few_scenes_hold_nothing():
     empty = float((maker()._count(4000, torch.tensor(50.0)) == 0).float().mean())
-    assert 0.08 < empty < 0.12
+    assert 0.16 < empty < 0.20
 
 
 def test_the_curriculum_goes_from_few_and_large_to_everything():
