@@ -7,6 +7,7 @@ heads of numbers keep the model's type. A head that is the embedding gets a quan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.nn import functional
 from photonlite.config import Precision
 from photonlite.errors import CheckpointError, SettingsError
 from photonlite.kernels import cards
-from photonlite.kernels.host_products import HostProduct, measure
+from photonlite.kernels.host_products import Choice, HostProduct, measure
 from photonlite.kernels.quantised import Weight, dense
 from photonlite.kernels.quantised import obstacle as weight_obstacle
 from photonlite.kernels.reference.compensation import quantise_for
@@ -27,6 +28,7 @@ from photonlite.models.precisions import Precisions
 from photonlite.models.shards import read_headers, read_tensors
 
 _PARTS = ("values", "scale", "shift")
+_FEW = "text."  # begins the names of layers that a few rows go through
 _LEFT = ("patch_emb", "patch_embed", "router")  # last parts of names of layers that keep the model's type
 
 
@@ -51,14 +53,18 @@ def give_head(model: Any) -> bool:
     return True
 
 
-def outline_bytes(model: nn.Module, precisions: Precisions, dtype: torch.dtype) -> int:
-    """Return the bytes that the weights of a model without values will take; its layers are replaced."""
+def outline_bytes(model: nn.Module, precisions: Precisions, dtype: torch.dtype, *, host: bool = False) -> int:
+    """Return the bytes that the weights of a model without values will take, there or on a host; it is changed.
+
+    On a host a decoder's int8 may be there twice: see `kernels.host_products`.
+    """
     if precisions.text is not None:
         give_head(model)
     replace_layers(model, layers_of(model, precisions))
-    return sum(
-        value.numel() * (value.element_size() if _keeps_type(name, value) else dtype.itemsize)
-        for name, value in model.state_dict().items()
+    state = model.state_dict().items()
+    packed = sum(value.numel() for name, value in state if name.startswith(_FEW) and value.dtype == torch.int8)
+    return packed * host + sum(
+        value.numel() * (value.element_size() if _keeps_type(name, value) else dtype.itemsize) for name, value in state
     )
 
 
@@ -175,10 +181,9 @@ class QuantisedLinear(nn.Module):
         out = self._product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         return out if self.bias is None else out + self.bias
 
-    def prepare(self, dtype: torch.dtype) -> None:
-        """Choose how the CPU multiplies, by measurement."""
-        weight = self.stored
-        self._product = HostProduct(weight, measure(weight.precision, dtype))
+    def prepare(self, choice: Choice) -> None:
+        """Let the CPU multiply a few rows in a way of its own."""
+        self._product = HostProduct(self.stored, choice)
         for name in _PARTS:
             setattr(self, name, None)
 
@@ -271,11 +276,13 @@ def give_values(model: nn.Module, state: Mapping[str, Tensor], device: torch.dev
 
 
 def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Convert quantised layers, one by one, to what a device multiplies with."""
-    if device.type == "cpu":
-        for module in model.modules():
-            if isinstance(module, QuantisedLinear):
-                module.prepare(dtype)
+    """Convert quantised layers to what a device multiplies with; an image encoder has no use for a few rows."""
+    if device.type != "cpu":
+        return
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, QuantisedLinear)}
+    choices = [measure(layer.precision, dtype) if name.startswith(_FEW) else Choice() for name, layer in layers.items()]
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # PyTorch packs in one thread
+        list(pool.map(QuantisedLinear.prepare, layers.values(), choices))
 
 
 def _tensors(weight: QuantisedWeight) -> dict[str, Tensor]:
