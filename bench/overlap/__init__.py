@@ -1,0 +1,1 @@
+"""Encoding and decoding side by side on one card."""
