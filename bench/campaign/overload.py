@@ -46,7 +46,9 @@ def rounds(setup: Setup, first: int, seconds: float) -> Batches:
         for number, chance in chances(setup.seed, "overload", first):
             busy = os.getloadavg()[0] / (os.cpu_count() or 1)
             peak = asyncio.run(_closed(server.port, chance, seconds))
-            over = asyncio.run(_open(server.port, chance, FACTOR * peak.goodput, seconds))
+            # At least twice what may be open: a machine may be so busy that nothing was answered in time.
+            rate = max(FACTOR * peak.goodput, 2 * _MAX_OPEN / seconds)
+            over = asyncio.run(_open(server.port, chance, rate, seconds))
             yield [_judged(number, peak, over, busy, server.restarts())]
 
 
