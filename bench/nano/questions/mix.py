@@ -22,7 +22,7 @@ ROW = (
 )  # fmt: skip
 LENGTHS = {
     "objects": 166,  # boxes; in the last of these slots mostly points
-    "typed": 128,  # an answer in JSON
+    "typed": 200,  # an answer in JSON: up to a dozen objects with boxes
     "named": 100,  # the same, for properties of any names
     "outline": 88,
     "thought": 136,  # a question with reasoning, or a further outline
@@ -66,7 +66,7 @@ DROPPED_MARK_SHARE = 0.12  # of questions: without the question mark
 
 # Typed answers: by form (a value, an object, a list of objects, a list of values), and by form what they are about
 # (the scene, a kind, a group, outermost things, a group that names a property).
-FORM_ODDS = (0.14, 0.46, 0.24, 0.16)
+FORM_ODDS = (0.12, 0.40, 0.32, 0.16)
 ABOUT_ODDS = (
     (0.35, 0.55, 0.10, 0.0, 0.0),
     (0.22, 0.38, 0.08, 0.22, 0.10),

@@ -44,6 +44,14 @@ def whole(asked):
     ]
 
 
+def test_lists_of_ten_objects_with_names_and_boxes_have_room():
+    torch.manual_seed(1)
+    questions = maker()(random_scenes(BATCH, seed=1, kinds=8, empty=0.0))[TYPED]
+    whole = [row for row in map(read, [questions] * BATCH, range(BATCH)) if row.answer[-1] == BOS]
+    lists = [row for row in whole if row.answer.count(COORD) >= 20]
+    assert sum(document(row)[0].count('":') >= 20 for row in lists) > 8
+
+
 def test_counts_weigh_more_than_other_values(asked):
     weights = Counter()
     for row in asked[1]:

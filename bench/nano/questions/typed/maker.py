@@ -24,7 +24,7 @@ from bench.nano.questions.typed.choices import TEXT, TopicChooser, TypedTopic, T
 from bench.nano.questions.typed.tables import About, Form, Keys, Property, Values, punctuation
 from bench.nano.scenes.batched.compose import Scenes
 
-CELLS = 24
+CELLS = 36
 
 
 class TypedMaker:
