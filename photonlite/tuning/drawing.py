@@ -42,8 +42,7 @@ def draw_schedules(schedules: Mapping[str, Schedule], path: Path) -> None:
 def _draw(pen: ImageDraw.ImageDraw, name: str, schedule: Schedule, top: int, longest: float) -> int:
     """Draw one schedule and return where the next one begins."""
     left, scale = _MARGIN + _LABELS, (_WIDTH - 2 * _MARGIN - _LABELS) / longest
-    turns = sum(max(one.seconds.values()) for one in schedule.operations)
-    title = f"{name}: {1e3 * schedule.makespan:.2f} ms planned, {1e3 * turns:.2f} ms by turns"
+    title = f"{name}: {1e3 * schedule.makespan:.2f} ms planned, {1e3 * schedule.turns:.2f} ms by turns"
     pen.text((_MARGIN, top), title, _INK, _NAME)
     top += 40
     for operation in schedule.operations:
@@ -52,7 +51,7 @@ def _draw(pen: ImageDraw.ImageDraw, name: str, schedule: Schedule, top: int, lon
         for slot in (one for one in schedule.pieces if one.operation == operation.name):
             x0, x1 = left + slot.starts_s * scale, left + slot.ends_s * scale
             y0 = top + _ROW * (1 - slot.share)
-            pen.rectangle((x0, y0, x1 - 1, top + _ROW), COLORS[operation.resource])
+            pen.rectangle((x0, y0, x1 - 3, top + _ROW), COLORS[operation.resource])
             label = f"{slot.begin}:{slot.end}, {slot.share:.0%}"
             if pen.textlength(label, _SMALL) < x1 - x0 - 8:
                 pen.text(((x0 + x1) / 2, top + _ROW - 14), label, (255, 255, 255), _SMALL, anchor="mm")

@@ -65,7 +65,7 @@ def check_operations(operations: Sequence[Operation]) -> None:
     """Check names, times and dependencies.
 
     Raises:
-        TuningError: There are none, one has no batch or times, a name is there twice or unknown, or they wait in a cycle.
+        TuningError: There are none, one has no batch or times, a name is twice there or unknown, or there is a cycle.
     """
     named = {operation.name: operation for operation in operations}
     if not operations:

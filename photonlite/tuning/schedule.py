@@ -71,6 +71,11 @@ class Schedule:
         """Seconds until the last piece has ended."""
         return max(slot.ends_s for slot in self.pieces)
 
+    @property
+    def turns(self) -> float:
+        """Seconds of the same operations one after the other, each as a whole on the whole card."""
+        return sum(max(operation.seconds.values()) for operation in self.operations)
+
     @classmethod
     def of(cls, operations: Sequence[Operation], found: Found) -> "Schedule":
         """Make a schedule of what a search found."""
