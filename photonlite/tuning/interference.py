@@ -5,7 +5,6 @@ the work beside it is 1 - that, and P(R) is that work's own speed as a share of 
 sum to at most 1. (NanoFlow, arXiv 2408.12757, section 4.1.)
 """
 
-import bisect
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -67,14 +66,6 @@ class Table:
         for point in self.points:
             if not (0 < point.share < 1 and 0 < point.low <= point.speed <= point.high):
                 raise TuningError(f"an interference table needs shares in (0, 1) and speeds above 0, one is {point}")
-
-    def speed(self, share: float) -> float:
-        """Return P(R), linear between points, from (0, 0) to (1, 1)."""
-        shares = [0.0, *(point.share for point in self.points), 1.0]
-        speeds = [0.0, *(point.speed for point in self.points), 1.0]
-        place = min(max(bisect.bisect_left(shares, share), 1), len(shares) - 1)
-        part = (share - shares[place - 1]) / (shares[place] - shares[place - 1])
-        return speeds[place - 1] + part * (speeds[place] - speeds[place - 1])
 
 
 def table_of(pairs: Iterable[Pair]) -> Table:

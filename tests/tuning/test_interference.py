@@ -19,13 +19,6 @@ def test_points_that_another_one_beats_are_left_out() -> None:
     assert [point.sms for point in table.points] == [64, 96]
 
 
-def test_speeds_are_linear_between_points_and_ends() -> None:
-    table = Table((Point(0.2, 0.4, 0.4, 0.4, 32), Point(0.6, 0.8, 0.7, 0.9, 64)))
-
-    shares = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-    assert [table.speed(share) for share in shares] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 0.9, 1])
-
-
 @pytest.mark.parametrize(
     "points",
     [
