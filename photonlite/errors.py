@@ -9,7 +9,7 @@ PhotonliteError
 │   ├── GrammarError ──────────── SchemaError, GrammarTooLargeError, GrammarTimeoutError (a TimeoutError),
 │   │                             GrammarBusyError
 │   └── PromptError, SettingsError (TileError), UnknownArgumentError (a TypeError), SpatialRefError,
-│       UnknownAdapterError
+│       UnknownAdapterError, TuningError
 ├── ModelError ────────────────── ModelNotFoundError, CheckpointError, ConfigError, UnsupportedSkillError,
 │                                 NumericalError, AdapterError
 ├── EngineError ───────────────── StepError, OutOfMemoryError, GrammarWorkerError, ImageWorkerError, EngineDiedError,
@@ -117,6 +117,10 @@ class SpatialRefError(InputError):
 
 class UnknownAdapterError(InputError):
     """No adapter of this name is loaded."""
+
+
+class TuningError(InputError):
+    """A tuning file or what it is made from cannot be used: damaged, of another card or model, or impossible."""
 
 
 class ModelError(PhotonliteError):

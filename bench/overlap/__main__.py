@@ -1,25 +1,34 @@
-"""Encoding beside decoding on one card: `python -m bench.overlap --spike --device cuda`.
+"""Encoding beside decoding on one card: `python -m bench.overlap --spike --profile --device cuda`.
 
 Moondream 2's shape with random weights. An encoding of 9 crops and decode steps at a context of 850, each a CUDA graph,
 repeat by turns, on two plain streams, in two parts of the card (green contexts, with graphs captured inside), and with
 kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
+
+`--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
+bounds each operation.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from bench.bubble.report import many, table
 from bench.gpu.command import Bench, Options, say, show_log
 from bench.gpu.machine import describe
+from bench.overlap.roofline import encoding_operations, roofline_table, step_operations
 from bench.overlap.rows import rows_table, save_rows
 from bench.overlap.spike import Spike, Subject, run_all
 from bench.overlap.standin import HostCard
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
+from photonlite.tuning.drawing import draw_schedules
 from photonlite.tuning.lanes import Card, CudaCard
 from photonlite.tuning.paces import SECONDS
+from photonlite.tuning.profile import measure, tuning_of
+from photonlite.tuning.schedule import Schedule, save_tuning
 
 NOTES = """\
 - Alone there: alone on its SMs. Beside: both at once, in the window in which both are busy. p99: of the time between
@@ -28,7 +37,11 @@ NOTES = """\
 - Parts: green contexts; a graph that is not confined to its part is said below the table.
 - Own tilings: searched for the part, one kind of kernel after the other, the others as they are for the whole card.
 - Fewer programs: cuBLAS was told to use fewer SMs for the encoding; attention and decode steps cannot be told, and
-  products of decode steps were cut into fewer, larger programs (bench/overlap/tilings.py)."""
+  products of decode steps were cut into fewer, larger programs (bench/overlap/tilings.py).
+- Pairs: an encoding beside decode steps; R is 1 - the share of encoding, P the share of decoding.
+- Roofline: arithmetic and bytes over the rates under "Ceilings"; measured: alone on the whole card, in a CUDA graph,
+  an encoding with its projection.
+- Schedules: one encoding beside about as long of decoding; planned, not run. Pieces: crops or steps, their share."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,9 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         crops, context = (3, 40) if options.tiny else (options.crops, options.context)
         made = bench.attempt("model", lambda: Subject(bench.config, options.where, options.dtype, crops, context))
-        if made is not None:
-            until = begun + options.limit
-            _spike(bench, card, made, options, until)
+        if made is not None and options.spike:
+            _spike(bench, card, made, options, begun + options.limit)
+        if made is not None and options.profile:
+            bench.attempt("profile", partial(_profile, bench, card, made, options))
     finally:
         card.close()
     return bench.finish(NOTES)
@@ -62,10 +76,42 @@ def _spike(bench: Bench, card: Card, subject: Subject, options: "OverlapOptions"
         say(f"python -m bench.overlap.chart {options.data / 'spike.json'} overlap.png draws them")
 
 
+def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOptions") -> None:
+    """Measure, show what bounds each operation, and search: what needs SciPy comes last."""
+    steps = {streams: subject.step(streams) for streams in options.streams}
+    profile = measure(card, subject.encodings(), steps, options.splits, say, options.seconds / 2)
+    pairs = [
+        [str(one.sms), str(streams), f"{one.compute:.2f}", f"{1 - one.compute:.2f}", f"{one.other:.2f}"]
+        for streams, found in profile.pairs.items()
+        for one in found
+    ]
+    bench.section("Pairs", table(["SMs of decoding", "streams", "encode", "R of decoding", "P"], pairs))
+    most, ceilings = max(profile.encode), bench.floors.ceilings
+    groups = {"encoding": (encoding_operations(bench.config, most, options.dtype), profile.encode[most])}
+    for streams, seconds in profile.steps.items():
+        operations = step_operations(bench.config, streams, subject.context, options.dtype)
+        groups[f"step of {many(streams)}"] = operations, seconds
+    bench.section("Roofline", roofline_table(groups, ceilings))
+    tuning = tuning_of(profile, {"made by": options.command})
+    rows = [
+        [name, f"{1e3 * one.turns:.2f}", f"{1e3 * one.makespan:.2f}", f"{one.turns / one.makespan:.2f}", _pieces(one)]
+        for name, one in tuning.schedules.items()
+    ]
+    bench.section("Schedules", table(["for", "by turns (ms)", "planned (ms)", "gain", "pieces"], rows))
+    if options.data is not None:
+        save_tuning(options.data / "tuning.json", tuning)
+        draw_schedules(tuning.schedules, options.data / "schedules.png")
+
+
+def _pieces(schedule: Schedule) -> str:
+    return "; ".join(f"{one.operation} {one.begin}:{one.end} at {one.share:.0%}" for one in schedule.pieces)
+
+
 class OverlapOptions(Options):
     """The command line; `limit` in seconds, `data` a folder for JSON."""
 
     spike: bool
+    profile: bool
     streams: list[int]
     splits: list[int]
     crops: int
@@ -79,7 +125,8 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser = argparse.ArgumentParser(
         prog="python -m bench.overlap", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--spike", action="store_true", help="measure encoding beside decoding", required=True)
+    parser.add_argument("--spike", action="store_true", help="measure encoding beside decoding")
+    parser.add_argument("--profile", action="store_true", help="measure pairs, search for schedules, show what bounds")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")
     parser.add_argument("--streams", nargs="+", type=int, default=[8, 32, 64])
@@ -91,6 +138,8 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--output", type=Path, help="markdown file to write")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder for JSON")
     options = parser.parse_args(arguments, namespace=OverlapOptions())
+    if not (options.spike or options.profile):
+        parser.error("give --spike, --profile or both")
     options.shape, options.rounds, options.only = "moondream2", 1, []
     try:
         options.where = resolve_device(options.device)

@@ -16,6 +16,7 @@ from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.tuning.lanes import Card, Lane, Replay
 from photonlite.tuning.paces import SECONDS, Pace, alone, beside, turns
+from photonlite.tuning.profile import sizes_of
 from photonlite.tuning.works import Decoding, Work, encoder_of, encoding
 
 CONFINED = 1.25  # a part whose work runs at more than this multiple of its share of the SMs is none
@@ -38,16 +39,23 @@ class Subject:
     ) -> None:
         self.model: MoondreamModel = random_model(config, device, dtype)
         self.kinds = Kinds(config.text)
-        self._context, self._device = context, device
+        self.context = context
+        self._device, self._crops = device, crops
         self._steps: dict[int, Decoding] = {}
-        self.encode: Work = encoding(self.model, encoder_of(self.model), crops, device)
+        self._encoder = encoder_of(self.model)
+        self.encode: Work = encoding(self.model, self._encoder, crops, device)
+
+    def encodings(self) -> dict[int, Work]:
+        """Return the encodings of some numbers of crops up to that of the image."""
+        sizes = sizes_of(self._crops, 3)
+        return {crops: encoding(self.model, self._encoder, crops, self._device) for crops in sizes}
 
     def step(self, streams: int) -> Decoding:
         """Return the decode step of so many sequences."""
         if streams not in self._steps:
             with torch.inference_mode():
                 decoder = FusedDecode(self.model.config.text, self.model.packed_blocks)
-                self._steps[streams] = Decoding(self.model, streams, self._context, self._device, decoder)
+                self._steps[streams] = Decoding(self.model, streams, self.context, self._device, decoder)
         return self._steps[streams]
 
 

@@ -18,6 +18,7 @@ from photonlite.cli.realtime.command import run_realtime
 from photonlite.cli.run import run_skill
 from photonlite.cli.serve import run_server
 from photonlite.cli.store import run_store
+from photonlite.cli.tune import run_tune
 from photonlite.cli.verify import run_verify
 from photonlite.cli.video import is_video, run_video
 from photonlite.errors import PhotonliteError
@@ -72,5 +73,5 @@ def _run(arguments: list[str]) -> int:
     if is_video(options):
         return run_video(options)
     commands = {"export": run_export, "models": run_models, "realtime": run_realtime, "serve": run_server}
-    commands |= {"quantize": run_quantize, "store": run_store, "verify": run_verify}
+    commands |= {"quantize": run_quantize, "store": run_store, "tune": run_tune, "verify": run_verify}
     return commands.get(options.command, run_skill)(options)

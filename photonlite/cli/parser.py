@@ -22,6 +22,7 @@ SUMMARIES = {
     "models": "list the checkpoints that are known and those on this machine",
     "store": "show and prune what is kept of images for later questions",
     "quantize": "write a checkpoint with weights in 8 or 4 bits",
+    "tune": "measure what a card gives to encoding and decoding side by side, and plan them",
     "verify": "compare what a checkpoint computes here with other ways to compute the same",
 }
 
@@ -82,6 +83,10 @@ EXAMPLES = {
   photonlite quantize vikhyatk/moondream2 moondream2-int4
   photonlite quantize path/to/checkpoint smaller --weights int4 --vision-weights int8
   photonlite quantize path/to/checkpoint smaller --images photos/""",
+    "tune": """\
+  photonlite tune --device cuda
+  photonlite tune vikhyatk/moondream2 --draw plan.png
+  photonlite tune --file tuning.json --draw plan.png""",
     "verify": """\
   photonlite verify
   photonlite verify Qwen/Qwen3-VL-2B-Instruct --device cuda
@@ -130,7 +135,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     text = TEXT.get(command)
     images = f"IMAGE... {text}" if text else "IMAGE..."
     usage = f"{command} {images}" if command in (*SKILLS, "export") else command
-    usage += {"verify": " [MODEL]", "quantize": " MODEL FOLDER"}.get(command, "")
+    usage += {"verify": " [MODEL]", "tune": " [MODEL]", "quantize": " MODEL FOLDER"}.get(command, "")
     parser = _Parser(
         f"photonlite {command}",
         f"photonlite {usage} [options]",
@@ -149,7 +154,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     elif command != "models":
         group = parser.add_argument_group("model")
         what = "a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
-        if command == "verify":
+        if command in ("verify", "tune"):
             group.add_argument("model", nargs="?", metavar="MODEL", help=what)
         elif command == "quantize":
             group.add_argument("model", metavar="MODEL", help="a folder, a .safetensors file or a Hub id")
@@ -167,7 +172,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
             stores = group.add_mutually_exclusive_group()
             stores.add_argument("--store", metavar="DIR", help=what)
             stores.add_argument("--no-store", action="store_true", help="keep nothing")
-        if command != "verify":
+        if command not in ("verify", "tune"):
             _add_precisions(group, written=command == "quantize")
     if command in SKILLS:
         _add_skill_options(parser, command)
@@ -177,6 +182,10 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         _add_realtime_options(parser)
     elif command == "serve":
         add_server_options(parser)
+    elif command == "tune":
+        parser.add_argument("--draw", metavar="IMAGE", help="draw the schedules: a .png or .jpg file")
+        parser.add_argument("--file", metavar="FILE", help="show this tuning file and measure nothing")
+        parser.add_argument("--again", action="store_true", help="measure even if there is a tuning")
     if command not in ("serve", "export", "quantize"):
         parser.add_argument("--json", action="store_true", help="JSON lines, as for several images")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

@@ -51,7 +51,10 @@ class Card(Protocol):
         """Return a new lane over the whole card."""
 
     def divided(self, sms: int) -> tuple[Lane, Lane]:
-        """Return a lane over about `sms` multiprocessors and one over the rest; see `device.parts.divide`."""
+        """Return a lane over about `sms` multiprocessors and one over the rest; see `device.parts.divide`.
+
+        A card may return the same lanes for the same size.
+        """
 
     def run(self, queues: Sequence[tuple[Lane, Sequence[Replay]]]) -> list[list[float]]:
         """Replay queues at once; returns when each replay ended, in seconds from a common begin."""
@@ -66,14 +69,17 @@ class CudaCard:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._lanes: list[CudaLane] = []
+        self._parts: dict[int, tuple[CudaLane, CudaLane]] = {}
         self.sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
 
     def whole(self) -> "CudaLane":
         return self._add(None)
 
     def divided(self, sms: int) -> tuple["CudaLane", "CudaLane"]:
-        first, second = divide(self._device, sms)
-        return self._add(first), self._add(second)
+        if sms not in self._parts:
+            first, second = divide(self._device, sms)
+            self._parts[sms] = self._add(first), self._add(second)
+        return self._parts[sms]
 
     def run(self, queues: Sequence[tuple[Lane, Sequence[Replay]]]) -> list[list[float]]:
         return play_together(queues)
@@ -99,6 +105,7 @@ class CudaLane:
         self._stream: torch.cuda.Stream = self._thread.submit(self._enter, part).result()
 
     def capture(self, work: Callable[[], object]) -> Replay:
+        torch.cuda.synchronize(self._device)  # the caller may still be writing what the work reads, on another stream
         return self._thread.submit(self._capture, work).result()
 
     def play(self, queue: Sequence[Replay], gate: threading.Barrier) -> "Future[Ended]":

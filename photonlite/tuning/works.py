@@ -1,4 +1,4 @@
-"""What lanes run while they are measured: encodings, decode steps, and plain work of either kind."""
+"""What lanes run while they are measured: encodings and decode steps."""
 
 from collections.abc import Callable
 from typing import cast
@@ -79,20 +79,6 @@ class Decoding:
         """Take the step."""
         # The decoder may overwrite its input.
         self.logits = apply_head(self._head, self._decoder(self._x.clone(), self._rows, self._cache))
-
-
-def product(side: int, device: torch.device, dtype: torch.dtype) -> Work:
-    """Return the product of two square matrices: work that arithmetic bounds."""
-    x = torch.randn(side, side, device=device, dtype=dtype)
-    out = torch.empty_like(x)
-    return lambda: torch.mm(x, x, out=out)
-
-
-def reading(size: int, device: torch.device, dtype: torch.dtype) -> Work:
-    """Return the sum of an array of `size` bytes: work that memory bounds."""
-    x = torch.ones(size // dtype.itemsize, device=device, dtype=dtype)
-    out = torch.empty((), device=device, dtype=torch.float32)
-    return lambda: torch.sum(x, dim=0, dtype=torch.float32, out=out)
 
 
 def _ids(count: int, device: torch.device) -> Tensor:

@@ -24,6 +24,7 @@ from bench.overlap.spike import Spike, run_all
 from bench.overlap.standin import HostCard
 from photonlite.errors import SettingsError
 from photonlite.tuning.paces import Pace
+from photonlite.tuning.schedule import load_tuning
 from tests.tuning.virtual import Timed, VirtualCard
 
 ENCODE = Timed("encode", 0.012)
@@ -162,7 +163,20 @@ def test_a_lane_that_fails_does_not_leave_the_other_waiting() -> None:
 
 @pytest.mark.long
 def test_the_command_rehearses_on_a_cpu_and_its_file_is_drawn(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--spike", "--device", "cpu", "--tiny", "--streams", "1", "2", "--splits", "64", "--seconds", "0.02"]
+    arguments = [
+        "--spike",
+        "--profile",
+        "--device",
+        "cpu",
+        "--tiny",
+        "--streams",
+        "1",
+        "2",
+        "--splits",
+        "64",
+        "--seconds",
+        "0.02",
+    ]
     page, data, image = tmp_path / "overlap.md", tmp_path / "data", tmp_path / "overlap.png"
 
     code = command.main([*arguments, "--limit", "100", "--output", str(page), "--data", str(data)])
@@ -173,5 +187,8 @@ def test_the_command_rehearses_on_a_cpu_and_its_file_is_drawn(tmp_path, capsys: 
     assert all(row.sum > 0 for row in rows)
     assert about["command"].startswith("python -m bench.overlap --spike")
     assert page.read_text().count("\n| parts") == 2 + 2
+    assert load_tuning(data / "tuning.json").schedules.keys() == {"1 streams", "2 streams"}
+    assert (data / "schedules.png").read_bytes().startswith(b"\x89PNG")
+    assert all(f"## {name}" in page.read_text() for name in ("Pairs", "Roofline", "Schedules"))
     assert draw([str(data / "spike.json"), str(image)]) == 0
     assert image.read_bytes().startswith(b"\x89PNG")

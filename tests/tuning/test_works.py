@@ -7,7 +7,7 @@ from photonlite.errors import SettingsError
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
-from photonlite.tuning.works import Decoding, encoder_of, encoding, product, reading
+from photonlite.tuning.works import Decoding, encoder_of, encoding
 
 CPU = torch.device("cpu")
 
@@ -50,12 +50,3 @@ def test_an_encoding_ends_at_the_embeddings_of_one_image(model: MoondreamModel, 
 
     assert isinstance(embeddings, torch.Tensor)
     assert embeddings.shape == (model.config.prefix_length - 1, model.shape.dim)
-
-
-@torch.inference_mode()
-def test_plain_work_is_what_it_says() -> None:
-    assert isinstance(squared := product(4, CPU, torch.float32)(), torch.Tensor)
-    assert squared.shape == (4, 4)
-    total = reading(4096, CPU, torch.float32)()
-    assert isinstance(total, torch.Tensor)
-    assert float(total) == 1024

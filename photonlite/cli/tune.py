@@ -1,0 +1,69 @@
+"""`photonlite tune`: what a card gives to encoding and decoding side by side, and schedules made of it."""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import photonlite
+from photonlite.cli.checkpoints import print_table
+from photonlite.cli.run import import_extra
+from photonlite.cli.store import default_store
+from photonlite.errors import TuningError
+from photonlite.tuning.drawing import draw_schedules
+from photonlite.tuning.schedule import Tuning, load_tuning, save_tuning
+
+_MISSING = "photonlite tune needs the package {name}: pip install 'photonlite[tune]'"
+
+
+def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
+    """Show a file, or the tuning of a model on this card, which is made if there is none; returns the exit code 0."""
+    if options.file is not None:
+        path = Path(options.file)
+        tuning = load_tuning(path)
+    else:
+        path, tuning = _tuned(options, default_store(environ).parent / "tuning")
+    if options.json:
+        print(json.dumps(json.loads(path.read_text(encoding="utf-8"))))
+    else:
+        _show(tuning)
+    if options.draw is not None:
+        draw_schedules(tuning.schedules, Path(options.draw))
+        print(f"drawn in {options.draw}", file=sys.stderr)
+    return 0
+
+
+def _tuned(options: argparse.Namespace, folder: Path) -> tuple[Path, Tuning]:
+    loading: Any = import_extra("photonlite.tuning.loading", _MISSING)
+    model = loading.open_model(options.model, options.device, options.dtype, options.revision, photonlite.__version__)
+    name = hashlib.sha256(json.dumps(model.made_for, sort_keys=True).encode()).hexdigest()[:16]
+    path = folder / f"{name}.json"
+    if not options.again:
+        try:
+            return path, load_tuning(path, model.made_for)
+        except TuningError as error:
+            if path.exists():
+                print(f"photonlite: measuring again: {error}", file=sys.stderr)
+    tuning = model.tune(lambda line: print(line, file=sys.stderr, flush=True))
+    save_tuning(path, tuning)
+    print(f"written to {path}", file=sys.stderr)
+    return path, tuning
+
+
+def _show(tuning: Tuning) -> None:
+    head = ("SMS OF DECODING", "R", "P(R)", "LEAST TO MOST")
+    points = tuning.memory.points
+    rows = [
+        (str(one.sms), f"{one.share:.2f}", f"{one.speed:.2f}", f"{one.low:.2f} to {one.high:.2f}") for one in points
+    ]
+    print_table(head, rows)
+    print()
+    lines = []
+    for name, one in tuning.schedules.items():
+        times = f"{1e3 * one.turns:.2f} ms", f"{1e3 * one.makespan:.2f} ms", f"{one.turns / one.makespan:.2f}"
+        lines.append((name, *times, str(len(one.pieces))))
+    print_table(("SCHEDULE", "BY TURNS", "PLANNED", "GAIN", "PIECES"), lines)

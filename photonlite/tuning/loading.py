@@ -1,0 +1,90 @@
+"""A model that is tuned on a card: what its tuning holds for, and the measurement."""
+
+import dataclasses
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.errors import SettingsError
+from photonlite.images.crops import CropSpec
+from photonlite.kernels.triton_utils import triton
+from photonlite.models.base import Model
+from photonlite.models.checkpoint import load_checkpoint
+from photonlite.tuning.lanes import CudaCard
+from photonlite.tuning.profile import Say, measure, sizes_of, tuning_of
+from photonlite.tuning.schedule import Tuning
+from photonlite.tuning.works import Decoding, encoder_of, encoding
+
+CONTEXT = 850  # positions of each sequence while it is measured, or as many as the model has
+CROPS = 9  # of the image, or as many as the model has
+SPLITS = (32, 48, 64, 80)  # SMs of decoding
+STREAMS = (8, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A model on a card.
+
+    Attributes:
+        model: The model.
+        device: The card.
+        made_for: Card, sizes of the model and versions that a tuning holds for.
+    """
+
+    model: Model
+    device: torch.device
+    made_for: Mapping[str, str]
+
+    def tune(self, say: Say) -> Tuning:
+        """Measure the model and search for schedules.
+
+        Raises:
+            SettingsError: The driver cannot divide the card, or the model has no crops or no fused decode steps there.
+            MissingDependencyError: cuda-bindings or SciPy are not installed.
+        """
+        model, device, encoder = self.model, self.device, encoder_of(self.model)
+        assert isinstance(model.crop_spec, CropSpec)
+        most, context = min(CROPS, 1 + model.crop_spec.max_crops), min(CONTEXT, model.shape.max_context - 1)
+        with torch.inference_mode():
+            encodings = {crops: encoding(model, encoder, crops, device) for crops in sizes_of(most, 3)}
+            steps = {streams: Decoding(model, streams, context, device) for streams in STREAMS}
+        card = CudaCard(device)
+        try:
+            return tuning_of(measure(card, encodings, steps, SPLITS, say), self.made_for)
+        finally:
+            card.close()
+
+
+def open_model(name: str | None, device: str, dtype: str, revision: str | None, version: str) -> Tunable:
+    """Load a model on a card; see `api.loading.load` for names and errors.
+
+    Raises:
+        SettingsError: The device is a CPU.
+    """
+    where = resolve_device(device)
+    if where.type != "cuda":
+        raise SettingsError(
+            "there is nothing to tune on a CPU, which has no multiprocessors to divide between encoding and decoding: "
+            "run it on a machine with a card, or give --file to show what was tuned there"
+        )
+    numbers = resolve_dtype(dtype, where)
+    model = load_checkpoint(name, device=where, dtype=numbers, revision=revision).model
+    return Tunable(model, where, _make_of(model, where, numbers, version))
+
+
+def _make_of(model: Model, device: torch.device, dtype: torch.dtype, version: str) -> dict[str, str]:
+    card = torch.cuda.get_device_properties(device)
+    sizes = {**dataclasses.asdict(model.shape), "crops": str(model.crop_spec), "dtype": str(dtype)}
+    return {
+        "card": str(card.name),
+        "sms": str(card.multi_processor_count),
+        "model": ", ".join(f"{name} {value}" for name, value in sizes.items()),
+        "photonlite": version,
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda),
+        "triton": str(getattr(triton, "__version__", "none")),
+        "python": platform.python_version(),
+    }

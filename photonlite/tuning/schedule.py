@@ -1,0 +1,196 @@
+"""Tuning files: what was measured on one card with one model, and the schedules that the search made of it.
+
+```json
+{"format": 1,
+ "made_for": {"card": "NVIDIA H200", "sms": "132", "model": "...", "torch": "2.11.0", ...},
+ "memory": [{"share": 0.49, "speed": 0.63, "low": 0.60, "high": 0.66, "sms": 64}],
+ "schedules": {"32 streams": {
+    "operations": [{"name": "decode", "resource": "memory", "batch": 6, "seconds": {"6": 0.015}, "serial": true}],
+    "pieces": [{"operation": "decode", "begin": 0, "end": 6, "share": 0.49, "starts_s": 0.0, "ends_s": 0.024}]}}}
+```
+
+A schedule may be replaced by hand: every file is checked when it is read.
+"""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from photonlite.errors import TuningError
+from photonlite.tuning.interference import Point, Resource, Table
+from photonlite.tuning.problem import Operation, check_operations
+from photonlite.tuning.search import Found
+
+FORMAT = 1
+_SLACK = 1e-6  # of sums of shares, and of times as a share of the makespan
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A piece of an operation, positions [begin, end) of its batch, and when it runs."""
+
+    operation: str
+    begin: int
+    end: int
+    share: float
+    starts_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Operations of a step and when their pieces run.
+
+    Raises:
+        TuningError: The schedule is impossible; the message says which rule it breaks.
+    """
+
+    operations: tuple[Operation, ...]
+    pieces: tuple[Slot, ...]
+
+    def __post_init__(self) -> None:
+        check_operations(self.operations)
+        named = {operation.name: operation for operation in self.operations}
+        for slot in self.pieces:
+            if slot.operation not in named:
+                raise TuningError(f"a piece is of {slot.operation!r}, which is no operation")
+            if not (0 < slot.share <= 1 and 0 <= slot.starts_s < slot.ends_s < math.inf):
+                raise TuningError(f"a share must be in (0, 1] and times must ascend from 0, got {slot}")
+        for operation in self.operations:
+            _check_covered(operation, [slot for slot in self.pieces if slot.operation == operation.name])
+        _check_order(named, self.pieces, _SLACK * self.makespan)
+        _check_moments(named, self.pieces, _SLACK * self.makespan)
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last piece has ended."""
+        return max(slot.ends_s for slot in self.pieces)
+
+    @property
+    def turns(self) -> float:
+        """Seconds of the same operations one after the other, each as a whole on the whole card."""
+        return sum(max(operation.seconds.values()) for operation in self.operations)
+
+    @classmethod
+    def of(cls, operations: Sequence[Operation], found: Found) -> "Schedule":
+        """Make a schedule of what a search found."""
+        pieces = [
+            Slot(piece.operation, piece.begin, piece.end, share, starts, ends)
+            for piece, (starts, ends, share) in zip(found.cut.pieces, found.plan.slots, strict=True)
+        ]
+        return cls(tuple(operations), tuple(sorted(pieces, key=lambda slot: (slot.starts_s, slot.operation))))
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The content of a tuning file.
+
+    Attributes:
+        made_for: Card, model and versions, by name.
+        memory: R -> P of work that memory bounds.
+        schedules: By what they are for.
+    """
+
+    made_for: Mapping[str, str]
+    memory: Table
+    schedules: Mapping[str, Schedule]
+
+
+def save_tuning(path: Path, tuning: Tuning) -> None:
+    """Write a tuning file, as a whole or not at all; may raise an OSError."""
+    schedules = {name: dataclasses.asdict(one) for name, one in tuning.schedules.items()}
+    points = [dataclasses.asdict(point) for point in tuning.memory.points]
+    content = {"format": FORMAT, "made_for": dict(tuning.made_for), "memory": points, "schedules": schedules}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    temporary.replace(path)
+
+
+def load_tuning(path: Path, made_for: Mapping[str, str] | None = None) -> Tuning:
+    """Read a tuning file and check it.
+
+    Args:
+        path: Of the file.
+        made_for: What it must have been made for; None takes any.
+
+    Raises:
+        TuningError: There is none, or it is damaged, of another card, model or version, or has an impossible schedule.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["format"] != FORMAT:
+            raise TuningError(f"format {raw['format']} is not {FORMAT}: run photonlite tune again")
+        found = {str(name): str(value) for name, value in raw["made_for"].items()}
+        if made_for is not None and found != dict(made_for):
+            raise TuningError(f"{_difference(found, made_for)}: run photonlite tune again")
+        points = tuple(Point(**point) for point in raw["memory"])
+        schedules = {str(name): _schedule(one) for name, one in raw["schedules"].items()}
+        return Tuning(found, Table(points), schedules)
+    except FileNotFoundError as cause:
+        raise TuningError(f"there is no tuning file {path}: photonlite tune makes one") from cause
+    except TuningError as cause:
+        raise TuningError(f"tuning file {path} cannot be used: {cause}") from cause
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as cause:
+        raise TuningError(f"tuning file {path} is damaged: {type(cause).__name__}: {cause!s:.200}") from cause
+
+
+def _schedule(raw: Mapping[str, Any]) -> Schedule:
+    operations = []
+    for one in raw["operations"]:
+        if one["resource"] not in get_args(Resource):
+            raise TuningError(f"resource {one['resource']!r} is none of {', '.join(get_args(Resource))}")
+        seconds = {int(size): float(value) for size, value in one["seconds"].items()}
+        operations.append(Operation(**{**one, "seconds": seconds, "after": tuple(one.get("after", ()))}))
+    return Schedule(tuple(operations), tuple(Slot(**slot) for slot in raw["pieces"]))
+
+
+def _difference(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Say the first thing in which two makes differ."""
+    name = next(name for name in {**wanted, **found} if found.get(name) != wanted.get(name))
+    return f"it was made for {name} {found.get(name, 'unknown')!r}, this is {wanted.get(name, 'unknown')!r}"
+
+
+def _check_covered(operation: Operation, slots: Sequence[Slot]) -> None:
+    place = 0
+    for slot in sorted(slots, key=lambda one: one.begin):
+        if slot.begin != place or slot.end <= slot.begin:
+            raise TuningError(f"pieces of {operation.name!r} leave out or repeat position {min(place, slot.begin)}")
+        place = slot.end
+    if place != operation.batch:
+        raise TuningError(f"pieces of {operation.name!r} cover {place} positions of {operation.batch}")
+
+
+def _check_order(named: Mapping[str, Operation], pieces: Sequence[Slot], slack: float) -> None:
+    for slot in pieces:
+        own = named[slot.operation]
+        for other in pieces:
+            parent = named[other.operation]
+            follows = own is parent and own.serial and other.end <= slot.begin
+            # Positions of batches of different sizes, compared as shares of their batches.
+            meets = (
+                other.begin * own.batch < slot.end * parent.batch and slot.begin * parent.batch < other.end * own.batch
+            )
+            if (follows or (other.operation in own.after and meets)) and slot.starts_s < other.ends_s - slack:
+                raise TuningError(
+                    f"{slot.operation} {slot.begin}:{slot.end} starts before {other.operation} "
+                    f"{other.begin}:{other.end} has ended, for which it waits"
+                )
+
+
+def _check_moments(named: Mapping[str, Operation], pieces: Sequence[Slot], slack: float) -> None:
+    for slot in pieces:  # sums are largest where a piece starts
+        running = [
+            one for one in pieces if one.starts_s <= slot.starts_s + slack and slot.starts_s < one.ends_s - slack
+        ]
+        total = sum(one.share for one in running)
+        if total > 1 + _SLACK:
+            raise TuningError(f"shares sum to {total:.3f} after {1e3 * slot.starts_s:.3f} ms, at most 1 is there")
+        resources = [named[one.operation].resource for one in running]
+        if len(set(resources)) < len(resources):
+            raise TuningError(f"two pieces of one resource run at once after {1e3 * slot.starts_s:.3f} ms")

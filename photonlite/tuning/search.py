@@ -1,0 +1,101 @@
+"""The two-stage search for the schedule of a step.
+
+Stage I chooses the order of pieces of one resource for each way to cut operations, with times as if nothing disturbed
+them. Its makespan is a lower bound of what any shares can reach, so ways to cut are tried from the least one on, and
+the search ends where the bound passes the best schedule. Stage II keeps the order and chooses shares: a piece takes its
+time alone, divided by P(R). A schedule uses at most two divisions of the card, since each needs graphs of its own.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from photonlite.tuning.interference import Point, Resource, Table
+from photonlite.tuning.problem import Cut, Operation, cuts_of
+from photonlite.tuning.programme import Option, Plan, order_of, solve
+
+DIVISIONS = 2
+MOST_PIECES = 3  # of an operation
+LIMIT_S = 30.0
+
+Solver = Callable[[Cut, Sequence[frozenset[int]], Sequence[Sequence[Option]]], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A schedule: pieces, and when each runs with which share."""
+
+    cut: Cut
+    plan: Plan
+
+
+def search(
+    operations: Sequence[Operation],
+    tables: Mapping[Resource, Table],
+    *,
+    most: int = MOST_PIECES,
+    limit_s: float = LIMIT_S,
+    solver: Solver = solve,
+) -> Found:
+    """Return the schedule of least makespan, or the best one found within `limit_s` seconds.
+
+    Args:
+        operations: Of the step.
+        tables: R -> P of memory and network work; P of work that arithmetic bounds is R.
+        most: Pieces of an operation.
+        limit_s: Seconds after which nothing more is tried; the first schedule is always completed.
+        solver: `solve`, or `enumerate_best`, which must find the same.
+
+    Raises:
+        TuningError: Operations contradict each other, or nothing was found.
+        MissingDependencyError: The solver needs SciPy, which is not installed.
+    """
+    begun = time.perf_counter()
+    staged = []
+    for cut in cuts_of(operations, most):
+        first = solver(cut, cut.before, [[(0.0, piece.seconds)] for piece in cut.pieces])
+        staged.append((first.makespan, len(cut.pieces), cut, _ordered(cut, first)))
+    staged.sort(key=lambda one: one[:2])
+    best: Found | None = None
+    for bound, _, cut, before in staged:
+        for options in _option_sets(cut, tables):
+            if best is not None and (bound >= best.plan.makespan - 1e-12 or time.perf_counter() - begun > limit_s):
+                return best
+            plan = solver(cut, before, options)
+            if best is None or plan.makespan < best.plan.makespan - 1e-12:
+                best = Found(cut, plan)
+    assert best is not None  # each way to cut has at least one set of options
+    return best
+
+
+def _ordered(cut: Cut, plan: Plan) -> list[frozenset[int]]:
+    """Return what each piece waits for, with the plan's order of pieces of one resource added."""
+    begins = [begin for begin, _, _ in plan.slots]
+    closed = order_of(cut, cut.before)
+    return [
+        closed_of | {
+            other
+            for other, before in enumerate(cut.pieces)
+            if before.resource == piece.resource and begins[other] < begins[index]
+        }
+        for index, (piece, closed_of) in enumerate(zip(cut.pieces, map(frozenset, closed), strict=True))
+    ]  # fmt: skip
+
+
+def _option_sets(cut: Cut, tables: Mapping[Resource, Table]) -> Iterator[list[list[Option]]]:
+    """Yield options of each piece for every choice of divisions: the whole card, or one side of a division."""
+    divisions: list[tuple[Resource, Point]] = [
+        (resource, point) for resource, table in tables.items() for point in table.points
+    ]
+    for chosen in itertools.combinations(divisions, min(DIVISIONS, len(divisions))):
+        options = []
+        for piece in cut.pieces:
+            shares = {1.0: 1.0}
+            for resource, point in chosen:
+                if piece.resource == resource:
+                    shares[point.share] = point.speed
+                elif piece.resource == "compute":
+                    shares[1 - point.share] = 1 - point.share
+            options.append([(share, piece.seconds / speed) for share, speed in shares.items()])
+        yield options

@@ -1,0 +1,48 @@
+import pytest
+
+from photonlite.tuning.profile import Profile, measure, sizes_of, tuning_of
+from photonlite.tuning.schedule import Tuning, load_tuning, save_tuning
+from tests.tuning.virtual import Timed, VirtualCard
+
+SPEEDS = {("decode", 64): 0.85, ("encode", 68): 0.55, ("decode", 32): 0.5, ("encode", 100): 0.8}
+BESIDE = {("decode", "encode"): 0.9, ("encode", "decode"): 0.9}
+ENCODINGS = {3: Timed("encode", 0.0045), 6: Timed("encode", 0.0082), 9: Timed("encode", 0.012)}
+STEPS = {8: Timed("decode", 0.0013), 32: Timed("decode", 0.0025)}
+
+
+def profile_of(card: VirtualCard, said: list[str]) -> Profile:
+    return measure(card, ENCODINGS, STEPS, (64, 32), said.append)
+
+
+def test_works_are_measured_alone_and_in_pairs() -> None:
+    said: list[str] = []
+
+    profile = profile_of(VirtualCard(SPEEDS, BESIDE), said)
+
+    assert profile.encode == {crops: pytest.approx(work.seconds) for crops, work in ENCODINGS.items()}
+    assert profile.steps == {streams: pytest.approx(work.seconds) for streams, work in STEPS.items()}
+    [half, quarter] = profile.pairs[32]
+    assert (half.sms, half.compute, half.other) == (64, pytest.approx(0.55 * 0.9), pytest.approx(0.85 * 0.9))
+    assert (quarter.sms, quarter.compute, quarter.other) == (32, pytest.approx(0.72), pytest.approx(0.45))
+    assert sum("SMs" in line for line in said) == 4
+
+
+@pytest.mark.long
+def test_schedules_of_a_profile_gain_what_pairs_do_and_survive_their_file(tmp_path) -> None:
+    tuning = tuning_of(profile_of(VirtualCard(SPEEDS, BESIDE), []), {"card": "virtual"})
+
+    assert set(tuning.schedules) == {"8 streams", "32 streams"}
+    for schedule in tuning.schedules.values():
+        assert 1.05 < schedule.turns / schedule.makespan <= (0.55 + 0.85) * 0.9
+    save_tuning(tmp_path / "tuning.json", tuning)
+    assert isinstance(load_tuning(tmp_path / "tuning.json"), Tuning)
+
+
+@pytest.mark.parametrize(("batch", "pieces"), [(1, 3), (2, 4), (3, 3), (5, 4), (9, 3), (10, 4), (13, 3)])
+def test_sizes_fill_a_batch_in_two_pieces_too(batch: int, pieces: int) -> None:
+    sizes = sizes_of(batch, pieces)
+
+    assert max(sizes) == batch
+    assert min(sizes) >= 1
+    assert batch == 1 or any(batch - size in sizes for size in sizes)
+    assert len(sizes) <= pieces + 1
