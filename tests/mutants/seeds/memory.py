@@ -96,6 +96,27 @@ MUTANTS = [
         f"{SWAP} {SIMULATION}",
     ),
     Mutant(
+        "swap: real-time sequences push out at once what has come back",
+        "scheduler/swap.py",
+        "one.turn_room if urgent else 1)",
+        "1)",
+        SWAP,
+    ),
+    Mutant(
+        "swap: what has come back waits for a step that has time for bulk rows",
+        "scheduler/realtime.py",
+        "[one for one in bulk if one.has_turn][: max(0, most - len(urgent))]",
+        "[]",
+        SWAP,
+    ),
+    Mutant(
+        "swap: what has just come back is the first to give way",
+        "scheduler/queues.py",
+        "return next((one for one in others if self.rank(one) > self.rank(sequence)), last)",
+        "return last",
+        SWAP,
+    ),
+    Mutant(
         "swap: a sequence that has just left is decoded",
         "scheduler/queues.py",
         "                or (leaving and one in leaving)\n",
