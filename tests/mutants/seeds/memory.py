@@ -43,8 +43,15 @@ MUTANTS = [
     Mutant(
         "router: real-time requests need a budget",
         "scheduler/router.py",
-        "self.predicted_peak <= self.budget or sequence.realtime",
-        "self.predicted_peak <= self.budget",
+        "self.predicted_peak <= self.budget - room or sequence.realtime",
+        "self.predicted_peak <= self.budget - room",
+        ROUTER,
+    ),
+    Mutant(
+        "router: prompts that were held back start one by one",
+        "scheduler/router.py",
+        "room = ROOM * self.allocation if sequence.realtime in self.refused else 0.0",
+        "room = 0.0",
         ROUTER,
     ),
     Mutant(
