@@ -240,6 +240,8 @@ class Sequence:
     answered: bool = False  # its opening is the whole answer: it waits for its images alone
     inflight_refs: int = 0  # launched and uncommitted steps that carry it
     finalized: bool = False  # it has ended, and changes no more
+    turn_end: int = 0  # positions that it computes before it gives way again, where another one can
+    turn_room: int = 0  # positions for which real-time sequences must have room when it comes back
     preempting: bool = False  # releases its pages as soon as its steps have committed, and starts again
     error: BaseException | None = None
     times: Timeline = field(default_factory=Timeline)
@@ -296,6 +298,11 @@ class Sequence:
     def is_behind(self) -> bool:
         """Whether it was given a run: several known tokens have no keys and values."""
         return self.prompt_length + len(self.tokens) - self.num_computed_tokens > 1
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether it has come back from host memory, and has yet to work: others give way first."""
+        return self.num_computed_tokens < self.turn_end
 
     @property
     def next_index(self) -> int:

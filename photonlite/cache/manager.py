@@ -26,6 +26,7 @@ because its hidden state has the answer's first token.
 """
 
 from collections.abc import Iterator
+from collections.abc import Sequence as ListLike
 from itertools import takewhile
 from typing import Literal
 
@@ -99,21 +100,28 @@ class CacheManager:
         saves = self._register(sequence, new, chain, taken[fresh:]) if links else []
         return start, copies, tuple(saves)
 
-    def readmit(self, sequence: Sequence) -> int | None:
+    def readmit(self, sequence: Sequence, others: ListLike[Sequence] = (), positions: int = 1) -> int | None:
         """Allocate pages for a sequence whose keys and values are kept elsewhere; None, with nothing changed, if short.
 
-        Returns how many of its first pages the cache still had.
+        It and `others`, which run, get room for so many positions more. Returns how many of its first pages the cache
+        still had.
         """
         keys = (link.key for link in self._check_new(sequence))
         chain = self.prefix.ready_chain(keys, sequence.num_computed_tokens)
         shared = [page for block in chain for page in block.pages]
         fresh = self.pages.pages_for(_room(sequence)) - len(shared)
-        if self.pages.free + self.prefix.idle_pages_without(chain) < fresh:
+        growing = [(one, min(max(_room(one), one.num_computed_tokens + positions), one.longest)) for one in others]
+        own = min(max(_room(sequence), sequence.num_tokens - 1 + positions), sequence.longest)
+        wanted = self.pages.pages_for(own) - len(shared)
+        wanted += sum(max(0, self.pages.pages_for(end) - len(one.pages)) for one, end in growing)
+        if self.pages.free + self.prefix.idle_pages_without(chain) < wanted:
             return None
         self.prefix.touch(chain)
         self.pages.retain(shared)
         sequence.pages, sequence.shared_pages = shared + self._allocate(fresh), len(shared)
         self._chains[sequence.number] = chain
+        for one, end in (*growing, (sequence, own)):
+            self.grow(one, end)
         return len(shared)
 
     def shared_positions(self, sequence: Sequence) -> int:

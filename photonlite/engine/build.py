@@ -110,9 +110,9 @@ def _build(
     page_bytes = bytes_of_page(model.shape, kv.dtype, config.page_size)
     # Before anything large is allocated: what does not fit is refused at once.
     places = swap_places(config.swap_bytes, page_bytes, longest_pages(model.shape, config.page_size))
-    if places and where.type == "cuda":
-        graph_bytes += staging_pages(page_bytes) * page_bytes
-    memory = _plan(model, where, kv, config, slots, graph_bytes, make_runner, team)
+    staged = restored_pages(model.shape, config.page_size) if keeper is not None and team is None else 0
+    staging_bytes = page_bytes * (staged + (staging_pages(page_bytes) if places else 0))
+    memory = _plan(model, where, kv, config, slots, (graph_bytes, staging_bytes), make_runner, team)
     model_runner = make_runner(memory.pages)
     if places:
         model_runner.reserve_swap(places)
@@ -197,7 +197,7 @@ def _plan(
     kv: KvFormat,
     config: EngineConfig,
     slots: SlotShape,
-    graph_bytes: int,
+    reserved: tuple[int, int],  # bytes of graphs and of staging
     make_runner: Callable[[int], TorchModelRunner],
     team: Team | None,
 ) -> MemoryPlan:
@@ -209,10 +209,16 @@ def _plan(
         return plan(kv_cache_bytes=size)
     weights = torch.cuda.memory_allocated(where)
     activations = measure_activations(make_runner, where, config.max_prefill_tokens, MAX_JOBS + REALTIME_JOBS)
+    graphs, staging = reserved
     memory = device_memory(where, config.gpu_memory_fraction, weights)
     cards = [(memory, activations)] if team is None else team.gather_memory(memory, activations)
-    plans = [plan(memory=of, activation_bytes=size, graph_bytes=graph_bytes) for of, size in cards]
+    plans = [plan(memory=of, activation_bytes=size, graph_bytes=graphs, staging_bytes=staging) for of, size in cards]
     return min(plans, key=lambda one: one.pages)
+
+
+def restored_pages(shape: ModelShape, page_size: int) -> int:
+    """Return how many pages kept of leading images are on a card before prompts have read them, at most."""
+    return (MAX_JOBS + REALTIME_JOBS) * -(-(shape.prefix_length or 0) // page_size)
 
 
 def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:

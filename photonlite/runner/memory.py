@@ -6,6 +6,7 @@ card      total x fraction
         - activations             of the largest launch, measured by running it
         - workspaces              of libraries and kernels, and fragmentation
         - graphs
+        - staging                of pages that are swapped, or were kept of images
         = pages of keys and values: at least those of one longest request, and the scratch page
 ```
 """
@@ -72,6 +73,7 @@ def plan_memory(
     memory: DeviceMemory | None = None,  # of a card
     activation_bytes: int = 0,  # of the largest launch on a card
     graph_bytes: int = 0,
+    staging_bytes: int = 0,  # of pages between the host and the cache
     weight_bytes: int = 0,  # only for the plan's table
 ) -> MemoryPlan:
     """Decide how many pages the cache has; CapacityError, with the arithmetic, if not even one longest request fits."""
@@ -81,7 +83,7 @@ def plan_memory(
         room, sums = kv_cache_bytes, f"kv_cache_bytes gives {_shown(kv_cache_bytes)}"
         advice = f"set kv_cache_bytes to {(longest + 1) * page_bytes} or more"
     elif memory is not None:
-        room, sums = _left(memory, activation_bytes, graph_bytes)
+        room, sums = _left(memory, activation_bytes, graph_bytes, staging_bytes)
         advice = (
             "raise gpu_memory_fraction, end other processes on the card, "
             f"or lower max_batch (now {max_rows}), max_prefill_tokens, max_crops or graph_sizes"
@@ -102,11 +104,13 @@ def plan_memory(
         f"{pages} pages of {page_size} positions; one longest request, {shape.max_context} positions, takes {longest}"
     )
     cache = MemoryPart("keys and values", "device", pages * page_bytes, note)
-    parts = _device_parts(memory, weight_bytes, activation_bytes, graph_bytes)
+    parts = _device_parts(memory, weight_bytes, activation_bytes, graph_bytes, staging_bytes)
     return MemoryPlan(pages, page_bytes, pages * page_bytes, (*parts, cache))
 
 
-def _device_parts(memory: DeviceMemory | None, weights: int, activations: int, graphs: int) -> list[MemoryPart]:
+def _device_parts(
+    memory: DeviceMemory | None, weights: int, activations: int, graphs: int, staging: int
+) -> list[MemoryPart]:
     if memory is None:
         return [MemoryPart("weights", "device", weights)]
     others = memory.total - memory.free - memory.weights
@@ -116,7 +120,8 @@ def _device_parts(memory: DeviceMemory | None, weights: int, activations: int, g
         MemoryPart("others", "device", others, "the CUDA context, graphs of the image encoder, other processes"),
         MemoryPart("activations", "device", activations, "of the largest launch, staging buffers included; measured"),
         MemoryPart("workspaces", "device", WORKSPACE_BYTES, "of libraries, copies on their way to the host"),
-        MemoryPart("graphs", "device", graphs, "of prompts and decode steps; staging of swapped pages"),
+        MemoryPart("graphs", "device", graphs, "of prompts and decode steps"),
+        MemoryPart("staging", "device", staging, "of swapped pages, and of restored ones"),
     ]
 
 
@@ -167,15 +172,16 @@ def estimate_graph_bytes(sizes: int, depth: int, variants: int) -> int:
     return GRAPH_BYTES * sizes * depth * (1 + 2 * variants)
 
 
-def _left(memory: DeviceMemory, activations: int, graphs: int) -> tuple[int, str]:
+def _left(memory: DeviceMemory, activations: int, graphs: int, staging: int) -> tuple[int, str]:
     """Return the bytes that a card has left for the cache, and the arithmetic as text."""
     allowed = math.floor(memory.total * memory.fraction)
     used = memory.total - memory.free
-    left = allowed - used - activations - WORKSPACE_BYTES - graphs
+    left = allowed - used - activations - WORKSPACE_BYTES - graphs - staging
     sums = (
         f"of {_shown(memory.total)} on the card {memory.fraction:g} may be used, {_shown(allowed)}; "
         f"{_shown(used)} are in use already ({_shown(memory.weights)} of them by the weights), the largest launch "
-        f"takes {_shown(activations)}, workspaces {_shown(WORKSPACE_BYTES)}, graphs {_shown(graphs)}; "
+        f"takes {_shown(activations)}, workspaces {_shown(WORKSPACE_BYTES)}, graphs {_shown(graphs)}, "
+        f"staging {_shown(staging)}; "
         f"{_shown(left)} are left"
     )
     return left, sums

@@ -10,6 +10,7 @@ few large copies. On the CPU pages are copied directly.
 """
 
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -69,7 +70,9 @@ class HostPages:
             staged = min(places, staging_pages(2 * layers * words * kind.itemsize)) if pinned else 0
         self._staged = staged
         try:
-            self._memory = torch.empty(size, dtype=kind, pin_memory=pinned)
+            self._memory = torch.empty(size, dtype=kind)
+            if pinned:
+                lock_pages(self._memory, self)
             self._rows = torch.empty((places, PENDING_COLUMNS), dtype=torch.int32, pin_memory=pinned)
         except RuntimeError as cause:
             wanted = places * 2 * layers * words * kind.itemsize
@@ -131,6 +134,17 @@ class HostPages:
         index = self._index[: len(pages)]
         index.copy_(source, non_blocking=True)
         return index
+
+
+def lock_pages(tensor: Tensor, owner: object) -> None:
+    """Page-lock a tensor's memory until its owner, which keeps it, is gone; raises a RuntimeError.
+
+    PyTorch's own allocator of page-locked memory rounds sizes up to powers of two.
+    """
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    if code := int(runtime.cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)):
+        raise RuntimeError(f"cudaHostRegister has returned error {code}")
+    weakref.finalize(owner, runtime.cudaHostUnregister, tensor.data_ptr()).atexit = False
 
 
 def _words(cache: Tensor) -> Tensor:

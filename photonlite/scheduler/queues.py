@@ -424,7 +424,7 @@ class RunningSet:
         while not self._cache.grow(sequence, positions):
             if self.zombies or self.swap.leaving or any(other.preempting for other in self.sequences):
                 return False  # pages are about to be released
-            victim = self.sequences[-1]
+            victim = self._choose_victim(sequence)
             if any(self.rank(one) > self.rank(victim) for one in self.swap.returning):
                 return False  # one that comes after all of these is about to run, and gives way first
             victim.preempting = True
@@ -434,6 +434,15 @@ class RunningSet:
             if victim is sequence or victim.preempting or self.swap.leaving:
                 return False
         return True
+
+    def _choose_victim(self, sequence: Sequence) -> Sequence:
+        """Return the sequence that gives way to another: the last in rank, unless one of its class can that has worked.
+
+        No later class than that of the last is asked: a real-time sequence never waits for a bulk one's turn.
+        """
+        last = self.sequences[-1]
+        others = (one for one in reversed(self.sequences) if one.realtime == last.realtime and not one.has_turn)
+        return next((one for one in others if self.rank(one) > self.rank(sequence)), last)
 
     def release(self, sequence: Sequence) -> None:
         if sequence.row is None:

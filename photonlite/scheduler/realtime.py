@@ -295,7 +295,8 @@ class RealtimePolicy(FifoPolicy):
             return super().plan_decode(able)
         bulk = able[len(urgent) :]
         if self._steps_without_bulk < BULK_STEP:
-            able = urgent
+            # What has just come back works at once, before real-time sequences need its pages again.
+            able = urgent + [one for one in bulk if one.has_turn][: max(0, most - len(urgent))]
         else:
             able = sorted((bulk + urgent)[:most], key=self.rank)
             self.running.ran_last = not any(sequence.is_behind for sequence in bulk)  # their runs first
@@ -349,8 +350,8 @@ class RealtimePolicy(FifoPolicy):
         due = self._overtaking_swapped >= BULK_TURN
         if running.swap.has_swapped(realtime=True) or (self.is_held_up(self.bulk) and not due):
             return
-        while running.has_place and running.swap.bring_back(realtime=False):
-            self._overtaking_swapped = 0
+        while running.has_place and running.swap.bring_back(realtime=False, due=due):
+            due, self._overtaking_swapped = False, 0
 
     def is_held_up(self, queue: WaitingQueue) -> bool:
         """Whether the other class needs the pages and rows that come free.

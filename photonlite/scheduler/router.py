@@ -34,6 +34,10 @@ GROWTH = 0.002
 DECREASE = 0.97
 """Factor of the budget when a sequence had to give way."""
 
+ROOM = 0.02
+"""Share of the allocation that must have come free in the budget before, once a prompt was held back, prompts start
+again: several then share a launch, which costs about as much as one that a single prompt has."""
+
 MOST = 1.5
 """Largest budget, as a share of the allocation."""
 
@@ -113,7 +117,8 @@ class Router:
             allowed = True
         else:
             self.predicted_peak = self._need(sequence, running, zombies)
-            allowed = self.predicted_peak <= self.budget or sequence.realtime
+            room = ROOM * self.allocation if sequence.realtime in self.refused else 0.0
+            allowed = self.predicted_peak <= self.budget - room or sequence.realtime
         if allowed:
             self.refused.pop(sequence.realtime, None)
         else:

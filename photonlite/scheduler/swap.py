@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from photonlite.scheduler.queues import RunningSet
 
 
+TURN = 8
+"""Positions that a sequence computes, once it is back, before it gives way again. Real-time sequences that run beside a
+bulk one get room for as many when its copy begins, so that they do not push it out before; twice as many each time
+that they did all the same."""
+
 _FORGOTTEN = 0.01
 """Share of a copy's time that is forgotten each time it is too long, as nothing is measured meanwhile."""
 
@@ -99,19 +104,25 @@ class SwapSpace:
         self._running.sequences.remove(sequence)
         self._running.router.note_change()
         sequence.times.swaps += 1
+        sequence.turn_room = 2 * sequence.turn_room if sequence.has_turn else TURN
         self._places[sequence] = places
         self.leaving[sequence] = self._transfer("out", sequence, tuple(sequence.pages[:count]), tuple(places))
 
-    def bring_back(self, *, realtime: bool) -> bool:
-        """Begin to copy the first swapped sequence of a class back, if it may run and its pages are there."""
+    def bring_back(self, *, realtime: bool, due: bool = False) -> bool:
+        """Begin to copy the first swapped sequence of a class back, if it may run and its pages are there.
+
+        A bulk one also waits for room for its turn beside real-time ones, unless it is `due`.
+        """
         running = self._running
         one = min((one for one in self.swapped if one.realtime == realtime), key=running.rank, default=None)
         resident = running.resident
         if one is None or not running.router.admits(one, resident, running.departing):
             return False
-        shared = self._cache.readmit(one)
+        urgent = [] if realtime or due else [other for other in resident if other.realtime and not other.finalized]
+        shared = self._cache.readmit(one, urgent, one.turn_room if urgent else 1)
         if shared is None:
             return False
+        one.turn_end = one.num_computed_tokens + TURN
         running.router.note_start(one, resident)
         one.row = running.free_rows.pop()
         self.swapped.remove(one)

@@ -26,7 +26,7 @@ PAGE = 2 * 24 * 16 * 32 * 64 * 2  # 3 MiB in bfloat16
 GIB = 2**30
 
 
-def on_card(free: int, activation_bytes: int = 2 * GIB, graph_bytes: int = GIB // 2) -> int:
+def on_card(free: int, activation_bytes: int = 2 * GIB, graph_bytes: int = GIB // 2, staging_bytes: int = 0) -> int:
     memory = DeviceMemory(total=139 * GIB, free=free, fraction=0.9, weights=4 * GIB)
     plan = plan_memory(
         MOONDREAM,
@@ -36,6 +36,7 @@ def on_card(free: int, activation_bytes: int = 2 * GIB, graph_bytes: int = GIB /
         memory=memory,
         activation_bytes=activation_bytes,
         graph_bytes=graph_bytes,
+        staging_bytes=staging_bytes,
     )
     assert plan.kv_bytes == plan.pages * PAGE
     sizes = {part.what: part.bytes for part in plan.parts}
@@ -49,6 +50,7 @@ def test_a_card_gives_the_cache_what_everything_else_leaves() -> None:
     assert on_card(free=134 * GIB) == int(117.1 * GIB) // PAGE
     assert on_card(free=133 * GIB) == int(116.1 * GIB) // PAGE
     assert on_card(free=134 * GIB, activation_bytes=3 * GIB) == int(116.1 * GIB) // PAGE
+    assert on_card(free=134 * GIB, staging_bytes=GIB) == int(116.1 * GIB) // PAGE
     assert on_card(free=134 * GIB, graph_bytes=0) == int(117.6 * GIB) // PAGE
 
 
@@ -59,11 +61,11 @@ def test_the_plan_is_a_table_of_all_that_is_taken() -> None:
 
     lines = str(replace(plan, parts=(*plan.parts, host))).splitlines()
 
-    assert [line.split("  ")[0] for line in lines] == ["device"] * 7 + ["host"]
+    assert [line.split("  ")[0] for line in lines] == ["device"] * 8 + ["host"]
     assert "weights            4.00 GiB" in lines[1]
     assert "others             1.00 GiB  the CUDA context" in lines[2]
-    assert f"{plan.pages} pages of 16 positions; one longest request, 2048 positions, takes 129" in lines[6]
-    assert lines[7] == "host    decoded images     1.00 GiB  that may wait"
+    assert f"{plan.pages} pages of 16 positions; one longest request, 2048 positions, takes 129" in lines[7]
+    assert lines[8] == "host    decoded images     1.00 GiB  that may wait"
 
 
 def test_without_a_card_the_plan_has_weights_and_cache() -> None:
@@ -82,7 +84,8 @@ def test_a_card_without_room_for_one_request_is_refused_with_the_arithmetic() ->
     for part in (
         "of 139.00 GiB on the card 0.9 may be used, 125.10 GiB",
         "121.72 GiB are in use already (4.00 GiB of them by the weights)",
-        "the largest launch takes 2.00 GiB, workspaces 512.00 MiB, graphs 512.00 MiB; 388.50 MiB are left",
+        "the largest launch takes 2.00 GiB, workspaces 512.00 MiB, graphs 512.00 MiB, staging 0 bytes",
+        "388.50 MiB are left",
         "a page of 16 positions takes 3.00 MiB, so there is room for 129 pages",
         "2048 positions need 129, the copy of an image's last page included",
         "and one page is kept for padding: 390.00 MiB in all",

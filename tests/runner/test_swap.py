@@ -1,4 +1,5 @@
-from typing import Literal
+import gc
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from photonlite.errors import CapacityError, SettingsError
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.reference.attention import FP8, indexable
 from photonlite.runner.buffers import PagedCache
-from photonlite.runner.swap import HostPages, swap_places
+from photonlite.runner.swap import HostPages, lock_pages, swap_places
 from tests.engine.fakes import Bench, ends_at
 from tests.runner.cached import PAGE, SHAPE
 from tests.tiny import CPU
@@ -50,6 +51,45 @@ def test_pages_come_back_to_other_pages_as_they_were(dtype: torch.dtype, staged:
         assert not indexable(numbers)[:, [0, 1, 3, 5, 7, 9, 10, 11]].any()
     assert pending[0].tolist() == [6, 7, 8]
     assert pending[1].tolist() == [3, 4, 5]
+
+
+class Runtime:
+    """CUDA's, as far as memory of the host is concerned."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.locked: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+        if not self.code:
+            self.locked[address] = size
+        return self.code
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.locked[address]
+        return 0
+
+
+class Owner:
+    pass
+
+
+def test_memory_is_locked_in_its_own_size_as_long_as_its_owner_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime: Any = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    owner, tensor = Owner(), torch.empty(1000, 3, dtype=torch.int32)
+    lock_pages(tensor, owner)
+    assert runtime.locked == {tensor.data_ptr(): 12_000}
+
+    del owner
+    gc.collect()
+    assert runtime.locked == {}
+
+
+def test_memory_that_cannot_be_locked_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(code=2))
+    with pytest.raises(RuntimeError, match="error 2"):
+        lock_pages(torch.empty(8), Owner())
 
 
 @pytest.mark.parametrize("staged", [None, 2])

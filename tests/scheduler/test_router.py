@@ -133,6 +133,22 @@ def test_answers_that_end_at_different_times_need_less_than_their_sum() -> None:
     assert desk.start(3, 4)  # 4 and 4: 12 + 8 when it ends
 
 
+def test_once_a_prompt_was_held_back_prompts_start_again_when_there_is_room_for_several() -> None:
+    desk = Desk("static", usable=500)  # 2,000 positions; the room is 40
+    for length in (1900, 20, 40):
+        assert desk.start(length, 1)
+    _, short, longer = desk.running
+    held = desk.sequence(64, 1)
+    assert not desk.router.admits(held, desk.running, ())
+
+    desk.end(short, 1)  # 1,944 held: it would just fit, and share a launch with no other
+    assert not desk.router.admits(desk.sequence(40, 1), desk.running, ())
+    assert desk.router.admits(desk.sequence(40, 1, realtime=True), desk.running, ())
+    desk.end(longer, 1)
+    assert desk.router.admits(desk.sequence(40, 1), desk.running, ())
+    assert desk.router.admits(desk.sequence(88, 1), desk.running, ())  # from then on up to the budget
+
+
 def test_greedy_admits_whatever_is_asked_and_realtime_requests_need_no_budget() -> None:
     desk = Desk("greedy", usable=10)
     assert all(desk.start(5, 100) for _ in range(4))

@@ -2,6 +2,7 @@ import pytest
 
 from photonlite.engine.core import EngineCore
 from photonlite.observe.trace import Tracer
+from photonlite.request import Token
 from photonlite.sequence import Sequence
 from tests.engine.fakes import PAGE, Bench, ends_at
 
@@ -158,6 +159,44 @@ def test_a_copy_that_fails_is_computed_again(failing: set[int]) -> None:
     assert all(sink.ends[0].error is None and len(sink.tokens) == 30 for sink in sinks)
     assert bench.core.metrics.preemptions > 0
     assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize(("usable", "length", "every"), [(16, 20, 6), (20, 40, 12), (24, 40, 12)])
+def test_what_comes_back_beside_a_stream_of_realtime_requests_works_before_it_leaves_again(
+    usable: int, length: int, every: int
+) -> None:
+    def token(sequence: Sequence, index: int) -> Token:
+        return Token(0 if sequence.realtime and index == length - 1 else 7)
+
+    bench = Bench(token, pages=usable + 1, swap_pages=60, prefix_caching=False)
+    bench.runner.per_position = 1.0
+    bench.ask(budget=50)
+    (bulk,) = bench.sequences
+    for tick in range(600):
+        if tick % every == 0 and bench.core.open_realtime < 4:
+            bench.ask(budget=45, realtime=True)
+        bench.core.tick()
+        bench.check()
+
+    assert bulk.times.swaps > 0
+    assert len(bulk.tokens) >= 2 * bulk.times.swaps
+
+
+def test_of_bulk_sequences_one_that_has_worked_gives_way_before_one_that_has_just_come_back() -> None:
+    bench = Bench(ends_at(60), pages=40, swap_pages=40, prefix_caching=False)
+    for _ in range(3):
+        bench.ask(budget=60)
+    bench.core.tick()
+    bench.core.tick()
+    running = bench.scheduler.running
+    first, second, third = running.sequences
+
+    assert running._choose_victim(first) is third
+    third.turn_end = third.num_computed_tokens + 1
+    assert running._choose_victim(first) is second
+    assert running._choose_victim(second) is third  # no older one gives way
+    second.realtime = True  # nor a real-time one
+    assert running._choose_victim(first) is third
 
 
 def test_only_pages_that_the_cache_lost_come_back() -> None:

@@ -60,6 +60,8 @@ from tests.simulation.workload import Ask, CutCrops, LateImage, Scenario, draw_s
 
 _SECOND = 1000.0
 """Ticks that pass for a second where it is a matter of milliseconds: when the next real-time request is expected."""
+_PUSHED_OUT = 2
+"""Times in a row that a bulk sequence may come back and leave without having worked."""
 _PATIENCE = 60
 """Ticks that the engine may take for each token and image of a workload before it counts as stuck."""
 
@@ -114,6 +116,8 @@ class Simulation:
         self._computed: dict[Sequence, int] = {}  # positions that launches have computed since the last prefill
         self._prefilled: dict[Sequence, int] = {}  # how often sequences had been given up before their last prompts
         self.moving: list[Transfer] = []  # copies of pages that have not ended
+        self._came_back: dict[Sequence, int] = {}  # from host memory, with so many positions
+        self._pushed_out: dict[Sequence, int] = {}  # times in a row without having computed any more
         self.failures = Failures(self.scenario.failures, self.scenario.deadly)
         self.doomed: list[Sequence] = []
         self.dead = False
@@ -225,6 +229,14 @@ class Simulation:
             raise Violation(f"{name(sequence)} is copied {way} while it runs")
         if way == "in" and any(self.pages.refcount(page) != 1 for page in transfer.pages):
             raise Violation(f"pages {transfer.pages} come in for {sequence.number}, and others use them")
+        if way == "in":
+            self._came_back[sequence] = sequence.num_computed_tokens
+        elif not sequence.realtime:
+            idle = self._came_back.pop(sequence, -1) == sequence.num_computed_tokens
+            self._pushed_out[sequence] = self._pushed_out.get(sequence, 0) + 1 if idle else 0
+            self.seen["bulk sequences that left without a turn"] += idle
+            if self._pushed_out[sequence] > _PUSHED_OUT:
+                raise Violation(f"{name(sequence)} comes back again and again, and never works")
         self.moving.append(transfer)
         self.sharing.transferring(transfer)
         self.seen[f"swapped {way}"] += 1

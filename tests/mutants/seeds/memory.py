@@ -43,8 +43,15 @@ MUTANTS = [
     Mutant(
         "router: real-time requests need a budget",
         "scheduler/router.py",
-        "self.predicted_peak <= self.budget or sequence.realtime",
-        "self.predicted_peak <= self.budget",
+        "self.predicted_peak <= self.budget - room or sequence.realtime",
+        "self.predicted_peak <= self.budget - room",
+        ROUTER,
+    ),
+    Mutant(
+        "router: prompts that were held back start one by one",
+        "scheduler/router.py",
+        "room = ROOM * self.allocation if sequence.realtime in self.refused else 0.0",
+        "room = 0.0",
         ROUTER,
     ),
     Mutant(
@@ -94,6 +101,27 @@ MUTANTS = [
         places = self._places[one]
         pages = tuple(""",
         f"{SWAP} {SIMULATION}",
+    ),
+    Mutant(
+        "swap: real-time sequences push out at once what has come back",
+        "scheduler/swap.py",
+        "one.turn_room if urgent else 1)",
+        "1)",
+        SWAP,
+    ),
+    Mutant(
+        "swap: what has come back waits for a step that has time for bulk rows",
+        "scheduler/realtime.py",
+        "[one for one in bulk if one.has_turn][: max(0, most - len(urgent))]",
+        "[]",
+        SWAP,
+    ),
+    Mutant(
+        "swap: what has just come back is the first to give way",
+        "scheduler/queues.py",
+        "return next((one for one in others if self.rank(one) > self.rank(sequence)), last)",
+        "return last",
+        SWAP,
     ),
     Mutant(
         "swap: a sequence that has just left is decoded",
