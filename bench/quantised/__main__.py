@@ -1,6 +1,7 @@
 """Measure what weights in 8 and 4 bits cost and gain: `python -m bench.quantised --scenes 2000 --workers 2`.
 
-The shipped checkpoint answers questions about held-out scenes in every precision. A model of Moondream 2's shape with
+The shipped checkpoint answers questions about held-out scenes in every precision; with `--records FOLDER` a run that
+was stopped goes on, and the page has what there is after every 20 scenes. A model of Moondream 2's shape with
 random weights computes logits and decode steps on the CPU; for steps on a card see `bench.decode --weights`.
 """
 
@@ -16,7 +17,7 @@ from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.nano.evaluation.evaluate import FIRST_SEED
 from bench.nano.evaluation.records import SKILLS, Skill
-from bench.quantised.answers import CHOICES, ask, write_answers
+from bench.quantised.answers import ask_in_parts, write_answers
 from bench.quantised.logits import compare_logits, time_steps
 from bench.quantised.models import full_model
 from photonlite.device.names import resolve_device
@@ -36,6 +37,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skills", nargs="+", default=list(SKILLS), choices=get_args(Skill), help="of the questions")
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first scene")
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
+    parser.add_argument("--records", type=Path, help="folder of answers; a run that was stopped goes on from there")
     parser.add_argument("--words", type=int, default=128, help="whose logits are compared")
     parser.add_argument("--rounds", type=int, default=5, help="decode steps of each variant")
     parser.add_argument("--layers", type=int, default=24, help="of the decoder; 24 take 20 GB of memory")
@@ -63,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             page.put(f"{shape}: decode steps of one stream, {cores} cores", time_steps(model, options.rounds))
         del model
     if "answers" in options.only:
-        given = options.scenes, options.seed, options.device, options.workers, options.skills
-        page.put("The shipped checkpoint", write_answers({choice: ask(choice, *given) for choice in CHOICES}))
+        given = options.scenes, options.seed, options.device, options.workers, options.skills, options.records
+        for records in ask_in_parts(*given):
+            page.put("The shipped checkpoint", write_answers(records))
     print(page)
 
 

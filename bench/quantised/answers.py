@@ -1,7 +1,9 @@
 """How answers of the shipped checkpoint change with the precision of its weights."""
 
-from collections.abc import Mapping, Sequence
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bench.bubble.report import table
@@ -38,6 +40,7 @@ class Choice:
         return name if self.vision_weights == "auto" else f"{name}, encoder {self.vision_weights}"
 
 
+PART = 20  # scenes
 FULL = Choice("auto")
 CHOICES = (
     FULL,
@@ -54,6 +57,30 @@ def ask(
     """Ask the shipped checkpoint about held-out scenes with some precisions."""
     precisions: dict[str, Any] = {"weights": choice.weights, "vision_weights": choice.vision_weights}
     return evaluate(Job(None, device, "auto", tuple(skills), **precisions), scenes, seed, workers)
+
+
+def ask_in_parts(
+    scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill], folder: Path | None
+) -> Iterator[dict[Choice, list[SceneRecord]]]:
+    """Ask about some scenes in every precision, then about more; return all answers so far, after each part.
+
+    Answers are kept in `folder`, if one is given, where the next run with the same device and skills finds them.
+    """
+    records: dict[Choice, list[SceneRecord]] = {choice: [] for choice in CHOICES}
+    for first in range(seed, seed + scenes, PART):
+        count = min(PART, seed + scenes - first)
+        for choice, found in records.items():
+            name = "-".join((str(choice).replace(", encoder ", "+"), device, *skills, str(first), str(count)))
+            path = None if folder is None else folder / f"{name}.pickle"
+            if path is not None and path.exists():
+                found += pickle.loads(path.read_bytes())
+                continue
+            part = ask(choice, count, first, device, workers, skills)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(pickle.dumps(part))
+            found += part
+        yield records
 
 
 def write_answers(records: Mapping[Choice, Sequence[SceneRecord]]) -> str:

@@ -11,6 +11,7 @@ from bench.bubble.subjects import fill_randomly, random_model
 from bench.gpu.floors import bytes_of_expert
 from bench.gpu.routes import counting_experts
 from bench.shapes import Shape
+from photonlite.config import Weights
 from photonlite.kernels import columns
 from photonlite.kernels.reference.sampling import Logits
 from photonlite.kernels.sampling import sample_tokens
@@ -18,7 +19,10 @@ from photonlite.models.base import Head, ModelShape, NextPositions, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.experts import MixtureMLP
+from photonlite.models.moondream.fused.decode import FusedDecode as FusedParallel
 from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import quantise_layers
 from photonlite.models.qwen.config import QwenConfig, TextConfig
 from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
@@ -29,6 +33,8 @@ from photonlite.runner.tokens import apply_head
 from photonlite.runner.torch_model_runner import decode_attention
 
 PAGE = 16
+_WHOLE_GROUPS = {"text": {"dim": 128, "ff_dim": 256}, "vision": {"proj_out_dim": 128}, "region": {"dim": 128}}
+"""Sizes of a tiny model whose rows kernels take in 4 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class Subject:
         expert_bytes: Of one expert of one layer, which a step reads if a row goes to it.
         text: The decoder, where `bench.steps.parts` can run its kernels one by one.
         mixture: The model of a decoder with experts, likewise by `bench.steps.mixture`.
+        parallel: The model of a decoder of parallel blocks without experts.
     """
 
     shape: ModelShape
@@ -58,6 +65,7 @@ class Subject:
     expert_bytes: int = 0
     text: TextDecoder | None = field(default=None, repr=False)
     mixture: MoondreamModel | None = field(default=None, repr=False)
+    parallel: MoondreamModel | None = field(default=None, repr=False)
 
     def bytes_of(self, streams: int, context: int, met: Sequence[int] = ()) -> float:
         """Return the bytes that a step reads at least: weights, of each layer the experts met, and keys and values."""
@@ -66,16 +74,28 @@ class Subject:
         return self.weight_bytes + sum(met) * self.expert_bytes + streams * context * kv
 
 
-def make_subject(shape: Shape, device: torch.device, dtype: torch.dtype, *, tiny: bool) -> Subject:
-    """Make a decoder of a shape on a device."""
+def make_subject(
+    shape: Shape, device: torch.device, dtype: torch.dtype, *, tiny: bool, weights: Weights = "auto"
+) -> Subject:
+    """Make a decoder of a shape on a device; weights in 8 and 4 bits are those of parallel blocks without experts."""
     raw = shape.tiny if tiny else shape.raw
+    if tiny and weights != "auto":
+        raw = {**raw, **{part: raw[part] | sizes for part, sizes in _WHOLE_GROUPS.items()}}
     if shape.family == "moondream":
-        return _moondream(MoondreamConfig.from_dict(raw), device, dtype)
+        return _moondream(MoondreamConfig.from_dict(raw), device, dtype, weights)
+    if weights != "auto":
+        raise SystemExit("only Moondream 2's shape has weights in 8 and 4 bits here")
     return _qwen(QwenConfig.from_dict(raw), device, dtype)
 
 
-def _moondream(config: MoondreamConfig, device: torch.device, dtype: torch.dtype) -> Subject:
+def _moondream(config: MoondreamConfig, device: torch.device, dtype: torch.dtype, weights: Weights) -> Subject:
     model = random_model(config, device, dtype)
+    fused: StepDecoder | None
+    if weights in ("int8", "fp8", "int4"):
+        quantise_layers(model, Precisions(weights))
+        fused = FusedParallel(config.text, model.packed_blocks)  # which a CPU runs in operations of PyTorch
+    else:
+        fused = model.step_decoder()
     text, heads = model.text, model.heads
     moe = config.text.moe
     each = bytes_of_expert(config, dtype)  # the matrices of all experts are parameters of the blocks
@@ -83,13 +103,14 @@ def _moondream(config: MoondreamConfig, device: torch.device, dtype: torch.dtype
     return Subject(
         shape=model.shape,
         words=text.wte,
-        fused=model.step_decoder(),
+        fused=fused,
         plain=model.forward,
         head=heads.text if heads is not None else None,
         logits=model.logits,
         weight_bytes=_bytes(text.blocks) + _bytes(text.lm_head) - all_experts,
         expert_bytes=each,
         mixture=model if all_experts else None,
+        parallel=None if all_experts else model,
     )
 
 

@@ -1,7 +1,8 @@
 """Which division of the work makes a decode step fastest: `python -m bench.steps.tune --shape qwen3-vl-2b`.
 
 One kind of kernel at a time is divided in other ways while all others stay as they are; what counts is the whole step,
-because kernels overlap. Prints the step's time with each candidate beside that of the rule in force.
+because kernels overlap. Prints the step's time with each candidate beside that of the rule in force. For weights in 8
+and 4 bits: `--shape moondream2 --weights fp8 --context 850`.
 """
 
 import argparse
@@ -9,15 +10,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from bench.bubble.report import table
 from bench.gpu.clock import Clock
 from bench.shapes import SHAPES
 from bench.steps.subjects import Rows, Subject, make_subject
+from photonlite.config import Precision
 from photonlite.device.names import resolve_device
 from photonlite.kernels import decode_attention, experts, serial_block, small_batch_gemm
 from photonlite.kernels.decode_attention import AttentionConfig
@@ -25,7 +28,7 @@ from photonlite.kernels.experts import GroupTiling
 from photonlite.kernels.small_batch_gemm import Tiling
 from photonlite.models.moondream.model import MoondreamModel
 
-_PARTS = ("qkv", "proj", "gate, up", "down", "attention")
+_PARTS = ("qkv", "proj", "gate, up", "down", "in", "out", "head", "attention")
 _GROUPED = {"experts in": "tiling_in", "experts out": "tiling_out"}
 SINGLE = [
     Tiling(outs, ins, 1, warps, 0)
@@ -47,6 +50,40 @@ SEVERAL = [
     *(Tiling(32, 256, parts, 4, 4, 2) for parts in (1, 2)),
     Tiling(32, 128, 1, 4, 5, 3),
     *(Tiling(128, 128, parts, 8, 4) for parts in (1, 2)),
+]
+SINGLE_8 = [
+    Tiling(outs, ins, 1, warps, 0)
+    for outs, ins, warps in (
+        (2, 2048, 2),
+        (4, 1024, 2),
+        (4, 2048, 2),
+        (4, 2048, 4),
+        (8, 1024, 4),
+        (8, 2048, 4),
+        (8, 2048, 8),
+        (16, 1024, 4),
+        (16, 1024, 8),
+    )
+]
+SINGLE_4 = [
+    Tiling(outs, ins, 1, warps, 0)
+    for outs, ins, warps in (
+        (4, 2048, 2),
+        (4, 2048, 4),
+        (8, 1024, 1),
+        (8, 1024, 2),
+        (8, 2048, 2),
+        (8, 2048, 4),
+        (16, 1024, 2),
+        (16, 2048, 4),
+        (16, 2048, 8),
+    )
+]
+SEVERAL_QUANTISED = [
+    *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
+    *(Tiling(64, 128, parts, 8, 5) for parts in (1, 2)),
+    *(Tiling(32, 128, parts, 4, 6, 3) for parts in (1, 2, 4)),
+    *(Tiling(128, 128, parts, warps, 4) for parts in (1, 2, 4) for warps in (4, 8)),
 ]
 ATTENTION_FEW = [
     *(AttentionConfig(16, parts, 1, 5, ahead, dot=True) for parts in (12, 16, 24, 32, 40) for ahead in (0, 64)),
@@ -98,8 +135,8 @@ def divided(name: str, outs: int, ins: int, choice: Any) -> Iterator[None]:
         return
     usual = small_batch_gemm.tiling_of
 
-    def tiling(rows: int, n: int, k: int, *, gated: bool = False) -> Tiling:
-        return choice if (n, k) == (outs, ins) else usual(rows, n, k, gated=gated)
+    def tiling(rows: int, n: int, k: int, *, gated: bool = False, group: int = 0) -> Tiling:
+        return choice if (n, k) == (outs, ins) else usual(rows, n, k, gated=gated, group=group)
 
     with (
         mock.patch.object(small_batch_gemm, "tiling_of", tiling),
@@ -112,8 +149,9 @@ def candidates(subject: Subject, streams: int) -> dict[str, tuple[int, int, Sequ
     """Return rows and columns of the weight of each kind of kernel, and ways to divide it."""
     if subject.mixture is not None:
         return _mixture_candidates(subject.mixture, streams)
-    if subject.text is None:
-        raise SystemExit("only decoders with serial blocks or experts are tuned here")
+    if subject.parallel is not None:
+        return _parallel_candidates(subject.parallel, streams)
+    assert subject.text is not None, "a decoder has serial blocks, parallel ones, or experts"
     text = subject.text.config
     width, kv = text.heads * text.head_dim, text.kv_heads * text.head_dim
     products = SINGLE if streams == 1 else SEVERAL
@@ -143,6 +181,20 @@ def _mixture_candidates(model: MoondreamModel, streams: int) -> dict[str, tuple[
     }
 
 
+def _parallel_candidates(model: MoondreamModel, streams: int) -> dict[str, tuple[int, int, Sequence[Any]]]:
+    block = model.packed_blocks[0]
+    products = SINGLE if streams == 1 else SEVERAL
+    if not isinstance(block.w_in, Tensor):
+        few = SINGLE_4 if block.w_in.precision == "int4" else SINGLE_8
+        products = few if streams == 1 else SEVERAL_QUANTISED
+    found: dict[str, tuple[int, int, Sequence[Any]]] = {
+        "in": (*block.w_in.shape, products),
+        "out": (*block.w_out.shape, products),
+        "head": (model.shape.vocab_size, model.shape.dim, products),
+    }
+    return found | {"attention": (0, 0, _attention(streams))}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -150,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-vl-2b")
+    parser.add_argument("--weights", choices=("auto", *get_args(Precision)), default="auto", help="of Moondream 2")
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--only", nargs="+", choices=(*_PARTS, *_GROUPED))
     parser.add_argument("--context", type=int, default=1000)
@@ -160,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = resolve_device(options.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     begun, clock = time.perf_counter(), Clock(device)
-    subject = make_subject(SHAPES[options.shape], device, dtype, tiny=options.tiny)
+    subject = make_subject(SHAPES[options.shape], device, dtype, tiny=options.tiny, weights=options.weights)
     found: list[list[str]] = []
     for streams in options.streams:
         rows = Rows(subject, streams, options.context)
@@ -184,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 gain = 1e6 * (usual - seconds)
                 found.append([str(streams), name, f"{1e3 * seconds:.3f}", f"{gain:.1f}", str(choice)])
     head = ["streams", "kernel", "step (ms)", "gain (us)", "divided as"]
-    print(f"\n{options.shape}\n\n{table(head, found)}\n", flush=True)
+    print(f"\n{options.shape}, weights {options.weights}\n\n{table(head, found)}\n", flush=True)
     return 0
 
 

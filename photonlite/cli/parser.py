@@ -157,7 +157,7 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         if command in ("verify", "tune"):
             group.add_argument("model", nargs="?", metavar="MODEL", help=what)
         elif command == "quantize":
-            group.add_argument("model", metavar="MODEL", help="a folder, a .safetensors file or a Hub id")
+            group.add_argument("model", metavar="MODEL", help="a folder, a .safetensors file, a Hub id, or nano")
             group.add_argument("folder", metavar="FOLDER", help="a new folder")
             what = "a folder or quoted glob of typical images: int4 is rounded for what goes into each layer then"
             group.add_argument("--images", metavar="IMAGES", help=what)

@@ -45,7 +45,7 @@ def obstacle(weight: Weight) -> str | None:
         return None
     columns = weight.shape[1]
     whole = weight.shift is None and weight.scale.shape[1] == 1
-    if columns % GROUP or not (whole or LEAST_GROUP <= weight.group <= GROUP):
+    if columns % GROUP or not (whole or LEAST_GROUP <= weight.group <= GROUP or not weight.group % GROUP):
         return f"kernels take rows of a multiple of {GROUP} numbers in groups of that, not of {columns}"
     return None
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from photonlite.kernels import row_kernels
 from photonlite.kernels import small_batch_gemm_kernels as device_code
-from photonlite.kernels.quantised import Weight, dense, obstacle
+from photonlite.kernels.quantised import GROUP, Weight, dense, obstacle
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.triton_utils import (
     arrival_counters,
@@ -85,8 +85,10 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int
     """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest.
 
     `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU; `group` is 0 for a weight that is not
-    quantised, else the columns that share a scale, of which a step takes those of one, or 128 of a row.
+    quantised, else the columns that share a scale: those of int4 are a step on tensor cores, those of 8 bits hold one.
     """
+    if group and rows == 1:
+        return _quantised_tiling_of_one(outs, ins, group, gated=gated)
     if group:  # not measured yet
         tiles = -(-outs // 64)
         parts = 1 if gated else max(1, min(4, ins // 512, -(-112 // tiles)))
@@ -117,6 +119,15 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
     return Tiling(4, 1024, 1, 4, 0) if ins <= 2048 else Tiling(16, 512, 1, 4, 0)
 
 
+def _quantised_tiling_of_one(outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
+    """Choose as for a full weight, by the bytes of a tile; not measured yet. Steps lie in one group of 8 bits."""
+    whole = group <= GROUP or group == ins  # int4, whose steps may have several groups, or a scale for each row
+    step = 2048 if whole else min(2048, group & -group)
+    if gated:
+        return Tiling(4, step, 1, 4, 0)
+    return Tiling(4, step, 1, 4, 0) if outs <= 4096 else Tiling(8, step, 1, 4, 0)
+
+
 def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
     """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
     stages, ins = tiling.stages, tiling.ins
@@ -136,9 +147,9 @@ def least_shared() -> int:
     return 2 * _LEAST_STEP * (_WIDEST + MAX_ROWS) * 2 + _SPARE
 
 
-def stats_width(outs: int, ins: int) -> int:
-    """Return the columns of a tile of the statistics that `linear_out` writes."""
-    return tiling_of(1, outs, ins).outs
+def stats_width(outs: int, ins: int, *, group: int = 0) -> int:
+    """Return the columns of a tile of the statistics that `linear_out` writes; `group` is as for `tiling_of`."""
+    return tiling_of(1, outs, ins, group=group).outs
 
 
 def small_batch_gemm(
@@ -243,7 +254,7 @@ def group_of(weight: Weight) -> int:
 
 def is_single(rows: int, weight: Weight) -> bool:
     """Return whether a layer norm is part of the product, which is that of a single row: see `tile_statistics`."""
-    return rows == 1 and isinstance(weight, Tensor)
+    return rows == 1 and (isinstance(weight, Tensor) or weight.shift is None)
 
 
 def run_product(
@@ -272,7 +283,7 @@ def run_product(
     if tiling.stages:
         fit = fitted(tiling, width, x.element_size(), shared_memory(x))
         tiling = replace(fit, ins=tiling.ins) if group else fit  # a step is a group; its bytes are half of that or less
-    if group and (not tiling.stages or late % tiling.ins or (_format(weight) != "rows" and tiling.ins != group)):
+    if group and not _goes_with(tiling, weight, late):
         raise ValueError(f"a weight with groups of {group} columns, {late} of them late, does not go with {tiling}")
     values, scale, shift = _stored(weight)
     programs, meeting = -(-outs // tiling.outs), announces or awaits
@@ -320,11 +331,24 @@ def run_product(
         return
     if rows != 1:
         raise ValueError(f"the kernel takes a single row, not {rows}")
+    if _format(weight) == "int4":
+        x, values = x.view(torch.int64), values.view(torch.int32)  # four numbers, and eight
     device_code.single_kernel[(programs,)](
-        x, values, offset, stats, gain, norm_shift, raw, activated, scaled, target, *met,
-        outs, split, values.stride(0), eps,
-        TILES_IN=tiles, TILES=power_of_2(tiles), TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs, **constants,
+        x, values, scale, shift, offset, stats, gain, norm_shift, raw, activated, scaled, target, *met,
+        outs, split, values.stride(0), scale.stride(0), eps,
+        FORMAT=_format(weight), GROUP=group, TILES_IN=tiles, TILES=power_of_2(tiles),
+        TILE=power_of_2(-(-ins // tiles)), TILES_OUT=programs, **constants,
     )  # fmt: skip
+
+
+def _goes_with(tiling: Tiling, weight: Weight, late: int) -> bool:
+    """Return whether steps of a tiling lie in one group each, or are whole groups, also of the late columns."""
+    form, group = _format(weight), group_of(weight)
+    if not tiling.stages and form != "groups":
+        return form == "rows" or not (late % group or tiling.ins % group)
+    if late % tiling.ins:
+        return False
+    return form == "rows" or (tiling.ins == group if form == "int4" else not group % tiling.ins)
 
 
 def _stored(weight: Weight) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from photonlite.kernels.int4_kernels import base, int4_step, int4_words, raised
 from photonlite.kernels.triton_utils import tl, triton
 
 
@@ -118,80 +119,49 @@ def _finish(
             target = activated + m[None, :] * activated_stride + (n - split)[:, None]
             tl.store(target, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
 
+
 @triton.jit
 def _fold(
-    total: tl.tensor, x: tl.tensor, row: tl.tensor, m: tl.tensor, rows: tl.tensor, x_stride: tl.tensor,
-    first: tl.tensor,
-    stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``."""
-    for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
-        k = first + step + tl.arange(0, STEP)
-        if EVEN:
-            w = tl.load(row + k[None, :])  # [N, K]
-            a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=(m < rows)[:, None], other=0.0)  # [M, K]
-        else:
-            w = tl.load(row + k[None, :], mask=(k < stop)[None, :], other=0.0)
-            there = (m < rows)[:, None] & (k < stop)[None, :]
-            a = tl.load(x + m[:, None] * x_stride + k[None, :], mask=there, other=0.0)
-        total = tl.dot(w, tl.trans(a), total)
-    return total
-
-
-@triton.jit
-def _fold_quantised(
-    total: tl.tensor, x: tl.tensor, row: tl.tensor, scale: tl.tensor, shift: tl.tensor, m: tl.tensor, rows: tl.tensor,
-    x_stride: tl.tensor, first: tl.tensor,
-    stop: tl.constexpr, SHARE: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr, FORMAT: tl.constexpr,
-    GROUP: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Do as `_fold` with a quantised weight, whose scales begin at `scale [N]`; both ends are multiples of a step.
-
-    A step is one group, or several where a row is one group: then sums are left to be scaled. Of int4 it multiplies the
-    columns in the low halves of bytes and those in the high ones, and adds shifts times the sums of inputs.
-    """
-    half: tl.constexpr = STEP // 2 if FORMAT == "int4" else STEP
-    for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
-        start = first + step
-        column = tl.arange(0, half)[None, :]
-        there = start + column < stop
-        known = (m < rows)[:, None] & there
-        group = tl.minimum(start, stop - 1) // GROUP  # behind the end inputs and weights are zeros
-        place = x + m[:, None] * x_stride + start + column
-        a = tl.load(place, mask=known, other=0.0)  # [M, K]
-        if FORMAT == "int4":
-            w = tl.load(row + start // 2 + column, mask=there, other=0)  # [N, K / 2]
-            low, high = ((w & 15).to(tl.int8) - 8).to(a.dtype), ((w >> 4).to(tl.int8) - 8).to(a.dtype)
-            b = tl.load(place + half, mask=known, other=0.0)
-            part = tl.dot(high, tl.trans(b), tl.dot(low, tl.trans(a)))
-            sums = tl.sum(a.to(tl.float32), axis=1) + tl.sum(b.to(tl.float32), axis=1)  # [M]
-            part *= tl.load(scale + group).to(tl.float32)[:, None]
-            offset = tl.load(shift + group).to(tl.float32)
-            total += part + offset[:, None] * sums[None, :]
-        else:
-            w = tl.load(row + start + column, mask=there, other=0.0).to(a.dtype)
-            if FORMAT == "rows":
-                total = tl.dot(w, tl.trans(a), total)
-            else:
-                slope = tl.load(scale + group).to(tl.float32)
-                total += tl.dot(w, tl.trans(a)) * slope[:, None]
-    return total
-
-
-@triton.jit
-def _fold_format(
     total: tl.tensor, x: tl.tensor, row: tl.tensor, scale: tl.tensor, shift: tl.tensor, m: tl.tensor, rows: tl.tensor,
     x_stride: tl.tensor, first: tl.tensor,
     stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
     FORMAT: tl.constexpr, GROUP: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Do as `_fold` with a weight of any format."""
-    if FORMAT == "full":
-        return _fold(total, x, row, m, rows, x_stride, first, stop, SHARE, EVEN, STEP, STAGES)
-    else:
-        return _fold_quantised(
-            total, x, row, scale, shift, m, rows, x_stride, first, stop, SHARE, STEP, STAGES, FORMAT, GROUP
-        )
+    """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``.
+
+    Scales begin at `scale [N]`; where a row is one group, sums are left to be scaled. Other steps lie in one group, and
+    those of int4 are one: their columns in the low halves of bytes are multiplied, then those in the high ones.
+    """
+    half: tl.constexpr = STEP // 2 if FORMAT == "int4" else STEP
+    for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
+        start = first + step
+        k = start + tl.arange(0, half)[None, :]
+        byte = k - start // 2 if FORMAT == "int4" else k
+        place = x + m[:, None] * x_stride + k
+        known = (m < rows)[:, None]
+        if EVEN:
+            w = tl.load(row + byte)  # [N, K]
+            a = tl.load(place, mask=known, other=0.0)  # [M, K]
+        else:
+            known = known & (k < stop)
+            w = tl.load(row + byte, mask=k < stop, other=0.0)
+            a = tl.load(place, mask=known, other=0.0)
+        if FORMAT != "full" and FORMAT != "int4":
+            w = w.to(tl.float32) if w.dtype.is_fp8() else w  # cards are slow at converting float16 to bfloat16
+        group = tl.minimum(start, stop - 1) // GROUP if GROUP else 0  # behind the end inputs are zeros
+        if FORMAT == "int4":
+            b = tl.load(place + half, mask=known, other=0.0)
+            part = tl.dot(raised(w >> 4, a), tl.trans(b), tl.dot(raised(w & 15, a), tl.trans(a)))
+            sums = tl.sum(a.to(tl.float32), axis=1) + tl.sum(b.to(tl.float32), axis=1)  # [M]
+            slope = tl.load(scale + group).to(tl.float32)
+            offset = tl.load(shift + group).to(tl.float32) - slope * base(a)
+            total += part * slope[:, None] + offset[:, None] * sums[None, :]
+        elif FORMAT == "groups":
+            slope = tl.load(scale + group).to(tl.float32)
+            total += tl.dot(w.to(a.dtype), tl.trans(a)) * slope[:, None]
+        else:
+            total = tl.dot(w.to(a.dtype), tl.trans(a), total)
+    return total
 
 
 @triton.jit
@@ -235,14 +205,14 @@ def product_kernel(
     if NORM == "squares":
         squares = _load_squares(stats, m, rows, TILES_IN, TILES)
     total = tl.zeros([OUTS, ROWS], tl.float32)
-    total = _fold_format(
+    total = _fold(
         total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
         early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
     )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
-        total = _fold_format(
+        total = _fold(
             total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
             late, LATE % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
         )  # fmt: skip
@@ -286,26 +256,28 @@ def _announce(ready: tl.tensor, stale: tl.tensor) -> None:
 
 @triton.jit
 def single_kernel(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, stats: tl.tensor, gain: tl.tensor, shift: tl.tensor,
-    raw: tl.tensor, activated: tl.tensor, scaled: tl.tensor, new_stats: tl.tensor, ready: tl.tensor, stale: tl.tensor,
-    outs: tl.tensor, split: tl.tensor, weight_stride: tl.tensor, eps: tl.tensor,
+    x: tl.tensor, weight: tl.tensor, scales: tl.tensor, shifts: tl.tensor, bias: tl.tensor, stats: tl.tensor,
+    gain: tl.tensor, shift: tl.tensor, raw: tl.tensor, activated: tl.tensor, scaled: tl.tensor, new_stats: tl.tensor,
+    ready: tl.tensor, stale: tl.tensor,
+    outs: tl.tensor, split: tl.tensor, weight_stride: tl.tensor, scale_stride: tl.tensor, eps: tl.tensor,
     INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
-    STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, TILES_IN: tl.constexpr,
-    TILES: tl.constexpr, TILE: tl.constexpr, TILES_OUT: tl.constexpr, OUTS: tl.constexpr, STEP: tl.constexpr,
-    PDL: tl.constexpr,
+    STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, FORMAT: tl.constexpr,
+    GROUP: tl.constexpr, TILES_IN: tl.constexpr, TILES: tl.constexpr, TILE: tl.constexpr, TILES_OUT: tl.constexpr,
+    OUTS: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply one row with weight rows `program_id(0)`; the first columns are prefetched before the wait.
 
-    As in `product_kernel`, the first `LATE` columns come last.
+    As in `product_kernel`, the first `LATE` columns come last, and `FORMAT` is that of the weight.
     """
     tile = tl.program_id(0)
     n = _weight_rows(tile, outs, OUTS, ACT)
     last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
     row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
+    slopes = scales + tl.minimum(n, last).to(tl.int64)[:, None] * scale_stride
+    offsets = shifts + tl.minimum(n, last).to(tl.int64)[:, None] * scale_stride
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    k = LATE + tl.arange(0, STEP)
-    w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
+    w = _single_weights(row, LATE, INS, STEP, FORMAT, GROUP)
     if AWAITED > 0:
         _await(ready, AWAITED)
     elif PDL:
@@ -317,23 +289,26 @@ def single_kernel(
     squares = tl.zeros([1, 1], tl.float32)
     if NORM == "squares":
         squares = _load_squares(stats, tl.arange(0, 1), 1, TILES_IN, TILES)
-    total = tl.zeros([OUTS, STEP], tl.float32)
-    for step in tl.static_range(0, INS - LATE, STEP):
-        k = LATE + step + tl.arange(0, STEP)
-        if step > 0:
-            w = tl.load(row + k[None, :], mask=(k < INS)[None, :], other=0.0)
-        total += w.to(tl.float32) * _input(x, gain, shift, mean, scale, k, INS, NORM == "moments")[None, :]
+    total = tl.zeros(w.shape, tl.float32)
+    for step in tl.static_range(LATE, INS, STEP):
+        if step > LATE:
+            w = _single_weights(row, step, INS, STEP, FORMAT, GROUP)
+        total += _single_step(
+            w, x, gain, shift, mean, scale, slopes, offsets, step, INS, STEP, FORMAT, GROUP, NORM == "moments"
+        )  # fmt: skip
     if AWAITED > 0:
-        late = tl.arange(0, STEP)
-        v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
+        v = _single_weights(row, 0, LATE, STEP, FORMAT, GROUP)
         if PDL:
             tl.extra.cuda.gdc_wait()
         for step in tl.static_range(0, LATE, STEP):
-            late = step + tl.arange(0, STEP)
             if step > 0:
-                v = tl.load(row + late[None, :], mask=(late < LATE)[None, :], other=0.0)
-            total += v.to(tl.float32) * _input(x, gain, shift, mean, scale, late, LATE, NORM == "moments")[None, :]
-    sums = tl.sum(total, axis=1)[:, None]
+                v = _single_weights(row, step, LATE, STEP, FORMAT, GROUP)
+            total += _single_step(
+                v, x, gain, shift, mean, scale, slopes, offsets, step, LATE, STEP, FORMAT, GROUP, NORM == "moments"
+            )  # fmt: skip
+    sums = tl.sum(tl.reshape(total, [OUTS, STEP // 8 if FORMAT == "int4" else STEP]), axis=1)[:, None]
+    if FORMAT == "rows":
+        sums *= tl.load(slopes).to(tl.float32)
     if NORM == "squares":
         sums *= (1.0 / tl.sqrt(tl.sum(squares, axis=0) / INS + eps))[None, :]
     _finish(
@@ -342,6 +317,36 @@ def single_kernel(
     )  # fmt: skip
     if ANNOUNCE:
         _announce(ready, stale)
+
+
+@triton.jit
+def _single_weights(
+    row: tl.tensor, start: tl.constexpr, stop: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Load columns of some rows of a weight, ``[N, STEP]``; for int4 see `int4_words`."""
+    if FORMAT == "int4":
+        return int4_words(row, start, stop, STEP, GROUP)
+    else:
+        k = start + tl.arange(0, STEP)[None, :]
+        return tl.load(row + k, mask=k < stop, other=0.0)
+
+
+@triton.jit
+def _single_step(
+    w: tl.tensor, x: tl.tensor, gain: tl.tensor, shift: tl.tensor, mean: tl.tensor, scale: tl.tensor,
+    slopes: tl.tensor, offsets: tl.tensor,
+    start: tl.constexpr, stop: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
+    NORM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return the products of what `_single_weights` has loaded with the only row, in float32, to be summed up."""
+    if FORMAT == "int4":
+        return int4_step(w, x, gain.dtype.element_ty, slopes, offsets, start, stop, STEP, GROUP)
+    else:
+        a = _input(x, gain, shift, mean, scale, start + tl.arange(0, STEP), stop, NORM)[None, :]
+        if FORMAT == "groups":  # of which a step has one
+            a = a * tl.load(slopes + min(start, stop - 1) // GROUP).to(tl.float32)
+        return w.to(tl.float32) * a
 
 
 @triton.jit

@@ -26,6 +26,7 @@ from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read
 from photonlite.request import RequestSettings
 
 _SMALL_FILES = ("*.json", "*.jinja")  # configuration, tokenizer, preprocessing, templates: what families read
+_SHIPPED = "nano"  # name of the shipped checkpoint
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
@@ -45,9 +46,12 @@ class ModelFiles:
 def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None = None) -> ModelFiles:
     """Find the files of a model, and download those of a Hub id that are not cached.
 
-    A string that names a local folder or file is never looked up on the Hub, and neither is a path object.
+    A string that names a local folder or file is never looked up on the Hub, and neither is a path object; "nano" is
+    the shipped checkpoint otherwise.
     Raises ModelNotFoundError, ConfigError for config.json, or CheckpointError for missing weights or tokenizer.
     """
+    if model == _SHIPPED and not Path(_SHIPPED).exists():
+        model = None
     path = shipped_checkpoint() if model is None else _as_path(model)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
@@ -58,7 +62,7 @@ def resolve(model: str | os.PathLike[str] | None = None, *, revision: str | None
                 f"revision {revision!r} was given with {path}, which is local: leave it out, only Hub ids have any"
             )
         if is_folder:
-            return _describe("nano" if model is None else str(model), path, partial(find_weights, path))
+            return _describe(_SHIPPED if model is None else str(model), path, partial(find_weights, path))
         if is_file:
             return _from_file(path)
     except OSError as cause:

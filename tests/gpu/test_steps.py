@@ -5,7 +5,8 @@ from bench.shapes import SHAPES
 from bench.steps import __main__ as steps
 from bench.steps import tune
 from bench.steps.subjects import Rows, make_subject
-from photonlite.kernels import experts
+from photonlite.kernels import experts, small_batch_gemm
+from photonlite.kernels.reference.quantised import empty, join_columns
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.text import TextDecoder
 
@@ -90,6 +91,32 @@ def test_other_ways_to_divide_a_kernel_are_tried_one_by_one(monkeypatch, capsys)
 
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("  down:") for line in lines) == 2
+
+
+@pytest.mark.parametrize("weights", ["fp8", "int4"])
+def test_products_with_quantised_weights_are_divided_in_other_ways(weights: str, monkeypatch, capsys) -> None:
+    few = tune.SINGLE_8[:2]
+    for name in ("SINGLE_8", "SINGLE_4", "SEVERAL_QUANTISED", "ATTENTION_FEW"):
+        monkeypatch.setattr(tune, name, few)
+
+    given = ["--shape", "moondream2", "--weights", weights, "--streams", "1", "2"]
+    assert tune.main([*RUN, *given]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("in", "out", "head", "attention"):
+        assert sum(line.startswith(f"  {name}: ") and "ms with" in line for line in lines) == 4
+    with tune.divided("in", 96, 64, few[0]):
+        assert small_batch_gemm.tiling_of(1, 96, 64, group=64) == few[0]
+        assert small_batch_gemm.tiling_of(1, 96, 65, group=65) != few[0]
+
+
+def test_tilings_that_are_tried_go_with_the_weights_of_moondream_2() -> None:
+    for precision, singles in (("fp8", tune.SINGLE_8), ("int8", tune.SINGLE_8), ("int4", tune.SINGLE_4)):
+        w_in = empty((14_336, 2048), precision, "meta")
+        w_out = join_columns([empty((2048, columns), precision, "cpu") for columns in (2048, 8192)])
+        for tiling in (*singles, *tune.SEVERAL_QUANTISED):
+            assert small_batch_gemm._goes_with(tiling, w_in, 0)
+            assert small_batch_gemm._goes_with(tiling, w_out, 2048)
 
 
 def test_grouped_products_are_divided_in_other_ways(monkeypatch) -> None:

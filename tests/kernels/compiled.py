@@ -147,10 +147,13 @@ def quantised(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows
     if heads == kv_heads:
         norm, w_in = (zeros(hidden), zeros(hidden), 1e-5), empty((qkv + inner, hidden), precision, "cpu")
         cat, w_out = zeros(rows, width + inner), join_columns(made[1:])
-        inside = cat[:, width:]
-        small_batch_gemm.linear_in(x, None, w_in, zeros(len(w_in)), norm, zeros(rows, qkv), inside)
+        inside, stats = cat[:, width:], None
+        if small_batch_gemm.is_single(rows, w_in):
+            group = small_batch_gemm.group_of(w_out)
+            stats = small_batch_gemm.tile_statistics(x, small_batch_gemm.stats_width(*w_out.shape, group=group))
+        small_batch_gemm.linear_in(x, stats, w_in, zeros(len(w_in)), norm, zeros(rows, qkv), inside)
         ready = small_batch_gemm.Handshake(ints(1), ints(1), 9, width)
-        small_batch_gemm.linear_out(cat, w_out, zeros(hidden), x, None, ready)
+        small_batch_gemm.linear_out(cat, w_out, zeros(hidden), x, stats, ready)
         return
     groups = [part.group for part in made]
     scales = [

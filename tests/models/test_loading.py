@@ -69,6 +69,17 @@ def test_no_name_is_the_shipped_checkpoint(folder: Path, monkeypatch: pytest.Mon
     assert files.tokenizer == folder / "tokenizer.json"
 
 
+def test_the_name_of_the_shipped_checkpoint_finds_it_unless_a_folder_has_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "shipped_checkpoint", lambda: folder)
+    monkeypatch.chdir(tmp_path)
+    files = resolve("nano")
+    assert (files.name, files.tokenizer) == ("nano", folder / "tokenizer.json")
+    own = make_folder(tmp_path / "nano")
+    assert resolve("nano").tokenizer.resolve() == own / "tokenizer.json"
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_the_shipped_checkpoint_is_in_the_wheel_or_beside_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from photonlite.config import Precision
 from photonlite.errors import CheckpointError, ConfigError, InputError, SettingsError
+from photonlite.kernels import cards
 from photonlite.models.checkpoint import load_files
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.precisions import Precisions, check_precisions
-from photonlite.models.quantised import QuantisedLinear, obstacle, outline_bytes
+from photonlite.models.quantised import QuantisedLinear, fused_obstacle, obstacle, outline_bytes
 from photonlite.models.shards import stored_bytes
 from photonlite.models.writing import write_quantised
 from tests.models.checkpoints import GOLDEN, golden_tensors, make_folder
@@ -141,6 +142,17 @@ def test_bytes_are_known_before_anything_is_read(family: str, tmp_path: Path) ->
             model = files.family.outline(files.config, files.weights)
         tensors = load_file(tmp_path / str(number) / "model.safetensors")
         assert outline_bytes(model, precisions, torch.bfloat16) == sum(t.nbytes for t in tensors.values())
+
+
+def test_fp8_on_a_card_that_cannot_convert_it_says_what_can_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    [old] = [card for card in cards.CARDS if card.name == "A100"]
+    monkeypatch.setattr(cards, "card_of", lambda device: old)
+    monkeypatch.setattr(cards, "HAS_TRITON", True)
+    text = nn.Sequential(QuantisedLinear.of(nn.Linear(128, 8), "fp8"))
+    reason = fused_obstacle(text, text[0])
+    assert reason is not None
+    assert "needs compute capability 8.9, A100 has 8.0" in reason
+    assert reason.endswith("weights in int8 save time too")
 
 
 def test_nothing_is_overwritten_and_a_failure_leaves_nothing(tmp_path: Path) -> None:

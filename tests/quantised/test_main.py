@@ -1,5 +1,6 @@
 """`bench.quantised`: its tables, from answers and models that are small."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from bench.nano.evaluation.records import PlaceRecord, SceneRecord
 from bench.quantised import __main__ as command
+from bench.quantised import answers
 from bench.quantised.answers import CHOICES, FULL, Choice, write_answers
 from bench.quantised.logits import VARIANTS, Variant, compare_logits, time_steps
 from bench.quantised.models import bytes_of_release, full_model, quantised_copy
@@ -66,20 +68,28 @@ def test_answers_are_compared_with_those_of_full_precision() -> None:
     assert [cell.strip() for cell in text.splitlines()[5].split("|")[2:-1]] == ["100.0%", "100.0%", "50.0%"]
 
 
-def test_the_page_compares_every_precision_with_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Choice] = []
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Choice, int, int]] = []
 
-    def ask(choice: Choice, *given: object) -> list[SceneRecord]:
-        assert given == (4, 9, "cpu", 0, ["detect"])
-        asked.append(choice)
-        return []
+    def ask(choice: Choice, count: int, first: int, *given: object) -> list[SceneRecord]:
+        assert given == ("cpu", 0, ["detect"])
+        if len(asked) == 7:
+            raise KeyboardInterrupt
+        asked.append((choice, first, count))
+        return [replace(scene(BOX), seed=seed) for seed in range(first, first + count)]
 
-    monkeypatch.setattr(command, "ask", ask)
-    monkeypatch.setattr(command, "write_answers", lambda records: ", ".join(map(str, records)))
-    arguments = ["--only", "answers", "--scenes", "4", "--seed", "9", "--skills", "detect"]
-    command.main([*arguments, "--date", "2026-01-02", "--output", str(tmp_path / "page.md")])
+    monkeypatch.setattr(answers, "ask", ask)
+    monkeypatch.setattr(answers, "PART", 3)
+    arguments = ["--only", "answers", "--scenes", "4", "--seed", "9", "--skills", "detect", "--date", "2026-01-02"]
+    arguments += ["--records", str(tmp_path / "records"), "--output", str(tmp_path / "page.md")]
+    with pytest.raises(KeyboardInterrupt):
+        command.main(arguments)
+    assert "| 3 scenes, 6 boxes" in (tmp_path / "page.md").read_text()
+    first, asked[:] = asked[:], []
+    command.main(arguments)
 
     page = (tmp_path / "page.md").read_text()
-    assert asked == list(CHOICES)
-    assert "full, int8, fp8, int4, int4, encoder int8" in page
+    assert first + asked == [*((choice, 9, 3) for choice in CHOICES), *((choice, 12, 1) for choice in CHOICES)]
+    assert "| 4 scenes, 8 boxes" in page
+    assert "int4, encoder int8" in page
     assert "2026-01-02" in page

@@ -14,6 +14,7 @@ rounded ones, so that every way to multiply uses the same matrix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -150,7 +151,10 @@ def join_rows(parts: Sequence[QuantisedWeight]) -> QuantisedWeight:
 
 def join_columns(parts: Sequence[QuantisedWeight]) -> QuantisedWeight:
     """Put matrices of one precision beside each other; ValueError where no common group divides them."""
-    group = min(part.group if part.shift is not None else GROUP for part in parts)
+    group = min(part.group for part in parts)
+    if parts[0].shift is None:
+        common = math.gcd(*(part.group for part in parts))
+        group = GROUP if common % GROUP else common
     if any(part.shape[1] % group or part.group % group for part in parts):
         raise ValueError(f"groups of {group} do not divide columns of {[part.shape[1] for part in parts]}")
     values = torch.cat([part.values for part in parts], dim=1)

@@ -53,7 +53,8 @@ class FusedDecode:
     def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         count, (dim, inner) = len(x), self._blocks[0].w_out.shape
         single = is_single(count, self._blocks[0].w_in)
-        stats = tile_statistics(x, stats_width(dim, inner)) if single else None
+        group = group_of(self._blocks[0].w_out)
+        stats = tile_statistics(x, stats_width(dim, inner, group=group)) if single else None
         qkv = x.new_empty(count, self._qkv)
         cat = x.new_empty(count, inner)
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]
