@@ -40,7 +40,7 @@ class _Slot:
 
     @property
     def has_realtime(self) -> bool:
-        return any(one.realtime for one in self.holders)
+        return any(one.realtime and not one.finalized for one in self.holders)  # zombies leave at once
 
 
 class AdapterLoad(NamedTuple):

@@ -203,6 +203,18 @@ def test_a_slot_of_bulk_requests_alone_is_drained_first() -> None:
     assert not slots.hold(ask("y"))
 
 
+def test_a_slot_that_only_a_zombie_keeps_is_drained_before_one_of_realtime_requests() -> None:
+    slots = AdapterSlots(2)
+    urgent, zombie = ask("x", realtime=True), ask("y", realtime=True)
+    for one in (urgent, zombie):
+        slots.hold(one)
+    load_all(slots)
+    zombie.finalized = True
+    slots.hold(ask("z"))
+    assert slots.hold(ask("x"))
+    assert not slots.hold(ask("y"))
+
+
 def test_realtime_requests_do_not_wait_for_bulk_ones() -> None:
     slots = AdapterSlots(1)
     (bulk,) = running(slots, "x")
