@@ -18,9 +18,10 @@ from typing import Any, Literal
 
 from sortedcontainers import SortedKeyList
 
-from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, Kind, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
+from photonlite.scheduler.chunks import Admitted, UnfinishedPrompts
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
 from photonlite.scheduler.router import Router
 from photonlite.scheduler.swap import SwapSpace
@@ -41,7 +42,7 @@ class WaitingQueue:
         self.realtime = realtime  # the class of requests
         self.batches = not realtime  # launches are held back to batch crops and prompts
         self.prefilled_last = False  # encoding comes first in the next pause
-        self.lacks_pages = False  # in this plan
+        self.lacks_pages = False  # or room beside prompts that have begun; in this plan
         self._ordered: SortedKeyList[Sequence, int] = SortedKeyList(key=by_number)
         self._candidates: SortedKeyList[Sequence, int] = SortedKeyList(key=by_number)  # not blocked
         self._by_image: dict[str, SortedKeyList[Sequence, int]] = {}
@@ -261,6 +262,7 @@ class RunningSet:
         self.max_batch = limits.max_batch
         self.router = Router(cache, limits)
         self.swap = SwapSpace(self, cache, limits, recompute_s)
+        self.unfinished = UnfinishedPrompts(cache)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._cache = cache
@@ -300,15 +302,16 @@ class RunningSet:
         return [
             one
             for one in self.sequences
-            if one.num_computed_tokens + 1 - one.prompt_length < one.budget and len(one.tokens) < one.budget
+            if (one.num_computed_tokens + 1 - one.prompt_length < one.budget and len(one.tokens) < one.budget)
+            or one.cut
         ]
 
-    def start(self, sequence: Sequence) -> None:
-        """Let a sequence run that has left its queue and has its pages."""
+    def start(self, sequence: Sequence, start: int) -> None:
+        """Let a sequence run that has left its queue and has its pages, from the first position that is not cached."""
         self.router.note_start(sequence, self.resident)
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
-        sequence.num_computed_tokens = sequence.num_tokens
+        sequence.num_computed_tokens = start
         sequence.num_committed_tokens = 0
 
     def resume(self, sequence: Sequence) -> None:
@@ -357,16 +360,20 @@ class RunningSet:
     def start_again(self, sequence: Sequence) -> None:
         """Return a sequence that does not run to its queue: its tokens are computed again."""
         self.release(sequence)
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens, sequence.cut = 0, False
         self.requeue(sequence)
 
     def plan_decode(self, sequences: ListLike[Sequence], most_runs: int) -> ScheduledBatch | None:
         """Plan the next token of each sequence, given in the order of ranks, as far as there are pages.
 
-        Sequences that were given runs go in a launch of their own, at most `most_runs` at a time; such launches and
-        decode steps take turns where both have something to do.
+        Sequences with known tokens to compute, such as runs, go in a launch of their own, at most `most_runs` at a
+        time; such launches and decode steps take turns where both have something to do.
         """
-        steady = [one for one in sequences if one.prompt_length + len(one.tokens) <= one.num_computed_tokens + 1]
+        steady = [
+            one
+            for one in sequences
+            if one.prompt_length + len(one.tokens) <= one.num_computed_tokens + 1 and not one.cut
+        ]
         behind = [one for one in sequences if one.is_behind] if len(steady) < len(sequences) else []
         if not behind:
             batch = self._plan_rows("decode", steady)
@@ -377,11 +384,47 @@ class RunningSet:
         self.ran_last = batch is not None and batch.kind == "run"
         return batch
 
+    def plan_mixed(
+        self, sequences: Iterable[Sequence], room: int, most: int, prompts: Admitted
+    ) -> ScheduledBatch | None:
+        """Plan one position of each sequence that decodes, and beside these known positions of others.
+
+        Of sequences that run, given in the order of ranks, these are `room` at most, of `most` sequences; `prompts`
+        begin behind them.
+        """
+        pending: list[BatchItem] = []
+        known: list[BatchItem] = []
+        saves: list[PageCopy] = []
+        for one in sequences:
+            behind = one.is_behind
+            count = min(room, one.num_tokens - one.num_computed_tokens) if behind else 1
+            if count <= 0 or (behind and len(known) == most) or not self._may_advance(one, count):
+                continue
+            if behind:
+                row, saved = self.unfinished.advance(one, count)
+                known.append(row)
+                saves += saved
+                room -= count
+            else:
+                pending.append(BatchItem(one, one.num_computed_tokens, 1, one.next_index, pending=True))
+                one.num_computed_tokens += 1
+        known += prompts.rows
+        kind: Kind = "decode" if not known else "mixed" if pending else "prefill"
+        rows = (*pending, *known)
+        return ScheduledBatch(kind, rows, (), prompts.copies, (*saves, *prompts.saves)) if rows else None
+
+    def _may_advance(self, one: Sequence, count: int) -> bool:
+        """Whether a sequence may compute so many positions more: it gives way to none, and its pages are there."""
+        end = one.num_computed_tokens + count
+        room = end <= len(one.pages) * self._page_size or (not one.preempting and self._make_room(one, end))
+        return room and not one.preempting and one not in self.swap.leaving
+
     def _plan_rows(
         self, kind: Literal["decode", "run"], sequences: Iterable[Sequence], most: int = sys.maxsize
     ) -> ScheduledBatch | None:
         """Plan one position of each sequence or, in a launch of runs, all that are known."""
         rows: list[BatchItem] = []
+        saves: list[PageCopy] = []
         positions, size, count, runs, leaving = 0, self._page_size, 1, kind == "run", self.swap.leaving
         for one in sequences:
             start = one.num_computed_tokens
@@ -392,10 +435,15 @@ class RunningSet:
             end = start + count
             if one.preempting or (end > len(one.pages) * size and not self._make_room(one, end)) or one in leaving:
                 continue  # it has given its pages to another one, or waits for some to come free
-            rows.append(BatchItem(one, start, count, one.next_index))
-            one.num_computed_tokens = end
             positions += count
-        return ScheduledBatch(kind, tuple(rows)) if rows else None
+            if runs:
+                row, saved = self.unfinished.advance(one)
+                rows.append(row)
+                saves += saved
+            else:
+                rows.append(BatchItem(one, start, count, one.next_index, pending=True))
+                one.num_computed_tokens = end
+        return ScheduledBatch(kind, tuple(rows), saves=tuple(saves)) if rows else None
 
     def _make_room(self, sequence: Sequence, positions: int) -> bool:
         """Allocate pages for so many positions of a sequence, if need be by pre-empting the last in rank."""
@@ -418,6 +466,7 @@ class RunningSet:
     def release(self, sequence: Sequence) -> None:
         if sequence.row is None:
             raise AssertionError(f"sequence {sequence.number} has no row to give back")
+        self.unfinished.give_up(sequence)
         self._cache.release(sequence)
         self.free_rows.append(sequence.row)
         sequence.row = None
