@@ -291,9 +291,9 @@ class FifoPolicy:
         decoding = self.running.decoding() if self.mixes else []
         chosen = self.choose_rows(decoding)
         begun = [one for one in decoding if one.cut and one.realtime == queue.realtime and one not in chosen]
-        if begun:  # it is their turn, before that of others
-            chosen = sorted((begun + chosen)[: self.limits.max_batch], key=self.rank)
-            return self.plan_decode(decoding, chosen=chosen)
+        if begun:  # it is their turn, before new ones of their class
+            beside = [one for one in chosen if not one.is_behind]
+            return self.plan_decode(decoding, chosen=sorted((begun + beside)[: self.limits.max_batch], key=self.rank))
         fresh = not any(one.is_behind for one in chosen)
         full = len(chosen) >= self.limits.max_batch
         if full and not fresh:

@@ -78,5 +78,6 @@ class Riding:
         first = any(one.realtime for one in simulation.scheduler.running)
         left_out = [one for one in able if one not in carried and not one.is_behind and one.realtime == first]
         simulation.seen["rows that rode with prompts"] += pending
-        if left_out and len(able) < simulation.scenario.max_batch:
+        before = len(simulation.scheduler.running) - sum(row.begins for row in step.rows)
+        if left_out and before < simulation.scenario.max_batch:  # else there is no row for a prompt
             raise Violation(f"{[one.number for one in left_out]} decode, and prompts of step {step.number} go without")
