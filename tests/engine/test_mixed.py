@@ -51,11 +51,15 @@ def test_prompts_that_ride_in_parts_change_no_answer(
 
     monkeypatch.setattr(torch_model_runner, "make_rows", watched)
     with load(folder, batching="mixed", mixed_tokens=9, prefix_caching=False) as model:
-        answers = [on_thread(lambda number=number: ask(model, number)) for number in range(6)]
-        assert [answer.result(GUARD) for answer in answers] == expected
+        with model.trace() as trace:
+            answers = [on_thread(lambda number=number: ask(model, number)) for number in range(6)]
+            assert [answer.result(GUARD) for answer in answers] == expected
         steps = counters(model)["steps"]
 
     assert steps["mixed"] > 1
+    rode = [span.args["prompts"] for span in trace.spans if span.name == "mixed"]
+    assert len(rode) == steps["mixed"]
+    assert 0 < min(rode) <= sum(rode) <= sum(row.count for row in launched if not row.pending)
     inside = [
         row for row in launched for span in row.sequence.images if span.start < row.start + row.count < span.end
     ]

@@ -92,6 +92,28 @@ def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[BatchIt
     assert lengths == [row.start + row.count for row in rows] + unused
 
 
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_rows_that_decode_share_a_pass_with_parts_of_prompts(packed: bool) -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=(1, 2, 6), packed=packed)
+    decoding = [Story(words_of(40, 41), (COORDINATE, TEXT, TEXT, TEXT)), Story(words_of(42), (TEXT,) * 4)]
+    rig.prefill(decoding, [rig.fresh(story) for story in decoding])
+    words = (*words_of(*range(50, 60)), Token(5, (0.3,)), *words_of(60, 61))
+    long = Story(words, (TEXT,) * 2, make_image(config, (1, 2)))
+    whole = rig.fresh(long)
+    cut = whole.sequence.prefix_len + 7
+
+    rig.mix(decoding, [long], [BatchItem(whole.sequence, 0, cut, None, whole.jobs, begins=True, cut=True)])
+    rig.mix(decoding, [long], [BatchItem(whole.sequence, cut, whole.count - cut, 0, whole.jobs)])
+    rig.decode([*decoding, long])
+
+    for story in (*decoding, long):
+        wanted = rig.expected(story)[0]
+        assert [(token.id, token.values) for token in story.sequence.tokens] == [
+            (token.id, token.values) for token in wanted
+        ]
+
+
 @pytest.mark.long
 def test_a_launch_after_a_larger_one_is_not_disturbed_by_what_that_left() -> None:
     config = tiny_config()
