@@ -152,10 +152,13 @@ class Scheduler:
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
-            if row.pending or row.cut:
+            if row.pending:
                 continue
             if lost or any(job.failed for job in row.jobs):
+                # Also where a later part is in flight, which then has nothing left to confirm.
                 self.cache.withdraw(row.sequence)
+            elif row.cut:
+                continue
             else:
                 self.cache.confirm(row.sequence)
             for job in row.jobs:

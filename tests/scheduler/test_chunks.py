@@ -183,6 +183,23 @@ def test_a_part_whose_launch_fails_ends_its_request_and_gives_all_back() -> None
     assert bench.everything_is_free()
 
 
+def test_no_prefix_is_kept_whose_first_part_failed_while_the_last_one_was_in_flight() -> None:
+    bench = mixed(Bench(ends_at(60)), tokens=9)
+    decoding(bench)
+    bench.ask(image=FakeImage("a"))
+    second = bench.sequences[1]
+    while not second.cut:
+        bench.core.tick()
+    first = next(step for step in bench.runner.steps if any(row.sequence is second for row in step.rows))
+    bench.runner.fails.add(("collect", first.number))
+    bench.run()
+
+    assert second.error is not None
+    assert [row.cut for row in parts_of(bench, second)] == [True, False]
+    assert bench.cache.image_state(second.images[0]) == "missing"
+    assert bench.everything_is_free()
+
+
 def test_a_part_with_numbers_that_are_not_finite_ends_its_request_alone() -> None:
     bench = mixed(Bench(ends_at(30)))
     first = decoding(bench)

@@ -57,9 +57,16 @@ MUTANTS = [
     Mutant(
         "parts: a prefix is handed out after the first part",
         "scheduler/scheduler.py",
-        "            if row.pending or row.cut:\n",
-        "            if row.pending:\n",
+        "            elif row.cut:\n",
+        "            elif row.cut and row.pending:\n",
         f"{CHUNKS} {SIMULATION}",
+    ),
+    Mutant(
+        "parts: a prefix whose first part failed is handed out after the last one",
+        "scheduler/scheduler.py",
+        "if lost or any(job.failed for job in row.jobs):",
+        "if (lost or any(job.failed for job in row.jobs)) and not row.cut:",
+        CHUNKS,
     ),
     Mutant(
         "parts: a request ends with the first part of its prompt",

@@ -53,9 +53,9 @@ MUTANTS = [
         "a prefix whose step failed is handed out",
         "scheduler/scheduler.py",
         """                self.cache.withdraw(row.sequence)
-            else:""",
+            elif row.cut:""",
         """                self.cache.confirm(row.sequence)
-            else:""",
+            elif row.cut:""",
         f"{CORE} {SIMULATION}",
     ),
     Mutant(
