@@ -150,7 +150,7 @@ MUTANTS = [
         "runner/prefill.py",
         "end = min(span.end, item.start + item.count)",
         "end = span.end",
-        "tests/engine/test_mixed.py",
+        "tests/runner/test_prefill.py",
     ),
     Mutant(
         "parts: stored pages are written again for each part",
