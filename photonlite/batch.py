@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, Protocol
 from photonlite.request import Allowed, Token
 from photonlite.sequence import ImageInput, PatchImage, Sequence, StoredImage, UncutImage
 
-Kind = Literal["encode", "prefill", "decode", "run"]
-"""What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once."""
+Kind = Literal["encode", "prefill", "decode", "run", "mixed"]
+"""What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once;
+one position of some rows, and prompts or parts of them beside these."""
 
 
 @dataclass(eq=False, slots=True)
@@ -81,14 +82,17 @@ class BatchItem(NamedTuple):
 
     sequence: Sequence
     start: int  # first position that gets keys and values
-    count: int  # type: ignore[assignment]  # how many do: 1 when decoding, several of a run; a field, no method
+    count: int  # type: ignore[assignment]  # how many do: 1 when decoding; a field, no method
     index: int | None  # type: ignore[assignment]  # which token of the sequence is sampled; None where none is
-    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of the images that it computes, or stored pages
+    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of its prompt's images, or stored pages
+    begins: bool = False  # its sequence has just got its row and pages
+    cut: bool = False  # leaves known positions to later launches, so that nothing is sampled
+    pending: bool = False  # decodes: its input is in the pending table
 
     @property
     def restores(self) -> bool:
         """Whether it begins behind a leading image whose stored keys and values are written to its pages first."""
-        return self.start > 0 and any(job.has_pages for job in self.jobs)
+        return self.begins and self.start > 0 and any(job.has_pages for job in self.jobs)
 
     @property
     def is_void(self) -> bool:
@@ -102,7 +106,7 @@ class ScheduledBatch:
     """What the next launch does; never changed once made."""
 
     kind: Kind
-    rows: tuple[BatchItem, ...] = ()  # of any launch but an encode one, in the order of the batch
+    rows: tuple[BatchItem, ...] = ()  # of any launch but an encode one, in the order of the batch; pending ones first
     groups: tuple[CropGroup, ...] = ()  # of an encode launch
     copies: tuple[PageCopy, ...] = ()  # before the forward pass
     saves: tuple[PageCopy, ...] = ()  # after it
@@ -120,6 +124,11 @@ class ScheduledBatch:
     def size(self) -> int:
         """Crops of an encode launch, positions of another one."""
         return self.crops or sum(row.count for row in self.rows)
+
+    @property
+    def known_positions(self) -> int:
+        """Positions whose tokens come from the host: those of prompts and runs."""
+        return sum(row.count for row in self.rows if not row.pending)
 
 
 State = Literal["launched", "pending", "committing", "free"]

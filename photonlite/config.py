@@ -26,6 +26,9 @@ VisionWeights = Literal["auto", "int8", "fp8"]
 RouterRule = Literal["adaptive", "static", "greedy", "reserve"]
 """How many requests run at a time; see `scheduler.router`."""
 
+Batching = Literal["turns", "mixed"]
+"""Whether prompts and decode steps take turns, or share launches; see `scheduler.fifo`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
@@ -96,6 +99,12 @@ class EngineConfig:
             crop or prompt that takes longer by itself. 0 keeps to `launch_budget_s` however many wait.
         max_crops: Crops that one launch encodes at most.
         max_prefill_tokens: Positions that one launch prefills at most; a single longer prompt goes alone.
+        batching: "turns" launches prompts as a whole, in pauses between decode steps. "mixed" lets them ride with what
+            is decoded, in parts where they are long: nothing that decodes waits for a prompt longer than the part in
+            its step takes, and both share the reading of weights. Answers are the same.
+        mixed_tokens: Positions of such a step, decoded ones among them; a block that attends to itself in both
+            directions, such as Moondream's image, is never cut. None for as many of prompts as `launch_budget_s` has
+            time for beside what is decoded, by measurements since the start.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
@@ -160,6 +169,8 @@ class EngineConfig:
     max_pause_s: float = setting(0.035, least=0)
     max_crops: int = setting(16, least=1)
     max_prefill_tokens: int = setting(4096, least=1)
+    batching: Batching = "turns"
+    mixed_tokens: int | None = setting(None, least=1)
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
@@ -235,6 +246,8 @@ class EngineSettings(TypedDict, total=False):
     max_pause_s: float
     max_crops: int
     max_prefill_tokens: int
+    batching: Batching
+    mixed_tokens: int | None
     cuda_graphs: bool
     graph_sizes: tuple[int, ...]
     pad_to_graph: bool

@@ -234,7 +234,8 @@ class Sequence:
     shared_pages: int = 0  # of these, the first so many were in the prefix cache at its admission
     reserved: int = 0  # pages that it may come to need, where the router keeps count of them
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
-    num_committed_tokens: int = 0  # the same of committed steps
+    num_committed_tokens: int = 0  # the same of committed steps; 0 until the whole prompt is
+    cut: bool = False  # its last launch left known positions to later ones
     tokens: list[Token] = field(default_factory=list)  # committed
     num_handed_out: int = 0  # of these: the sink gets those of an opening once the prompt has been computed
     answered: bool = False  # its opening is the whole answer: it waits for its images alone
@@ -296,8 +297,8 @@ class Sequence:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it was given a run: several known tokens have no keys and values."""
-        return self.prompt_length + len(self.tokens) - self.num_computed_tokens > 1
+        """Whether known tokens have no keys and values beside one that was sampled: of its prompt, or of a run."""
+        return self.cut or self.prompt_length + len(self.tokens) - self.num_computed_tokens > 1
 
     @property
     def has_turn(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photonlite.config import EngineConfig, KvDtype
+from photonlite.config import Batching, EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
 from photonlite.grammar.automata.tables import SpecialIds
@@ -239,6 +239,16 @@ def _automaton(spec: GrammarSpec) -> Automaton:
     return Workshop(prompts.pieces(), SpecialIds(_END, _COORDINATE, _SIZE, _VOCABULARY)).automaton(spec)
 
 
+@dataclass(frozen=True)
+class Way:
+    """How an engine runs a scene."""
+
+    depth: int
+    runs: bool = True
+    swaps: bool = False
+    batching: Batching = "turns"
+
+
 class Scene:
     """Requests, images and a model drawn from a seed.
 
@@ -270,6 +280,7 @@ class Scene:
             "max_crops": self.dice.choice((1, 3, 16)),
             "max_prefill_tokens": self.dice.choice((1, 60, 4096)),
         }
+        self.mixed_tokens = self.dice.choice((None, 1, 6, 40))
 
     def expected(self) -> list[tuple[Token, ...]]:
         """Return the answers of the oracle, one request after another."""
@@ -281,11 +292,12 @@ class Scene:
             for asked in self.asked
         ]  # fmt: skip
 
-    def answers(self, depth: int, *, runs: bool, swaps: bool = False) -> Iterator[tuple[Asked, Collector]]:
+    def answers(self, way: "Way") -> Iterator[tuple[Asked, Collector]]:
         """Run all requests on the engine at once; returns each with its outcome."""
-        swap_bytes = 4 * (self._cache_bytes() or 0) if swaps else 0
+        swap_bytes = 4 * (self._cache_bytes() or 0) if way.swaps else 0
         memory = {"kv_cache_bytes": self._cache_bytes(), "swap_bytes": swap_bytes}
-        config = EngineConfig(depth=depth, forced_runs=runs, **memory, **self.options)
+        batching = {"batching": way.batching, "mixed_tokens": self.mixed_tokens}
+        config = EngineConfig(depth=way.depth, forced_runs=way.runs, **memory, **batching, **self.options)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
         for asked in self.asked:
@@ -334,20 +346,21 @@ class Scene:
 
 
 def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:
-    """Compare both depths, and forced runs on and off, with the oracle; returns counts of exercised events."""
+    """Compare all ways of running a scene with the oracle; returns counts of exercised events."""
     return check(Scene(seed, count, kv_dtype), f"seed {seed}")
 
 
 def check(scene: Scene, name: str) -> dict[str, int]:
     """As `check_scene`, of a scene that a name tells from others in messages."""
     expected = scene.expected()
-    seen = dict.fromkeys(("tokens", "cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced"), 0)
-    ways = [(1, True, False), (2, True, False), (2, False, False)]
+    counted = ("tokens", "cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced", "mixed")
+    seen = dict.fromkeys(counted, 0)
+    ways = [Way(1), Way(2), Way(2, runs=False), Way(2, batching="mixed")]
     if scene.pages is not None and scene.options.get("tensor_parallel", 1) == 1:
-        ways += [(1, True, True), (2, True, True)]
-    for depth, runs, swaps in ways:
-        for (asked, got), wanted in zip(scene.answers(depth, runs=runs, swaps=swaps), expected, strict=True):
-            where = f"{name}, depth {depth}, runs {runs}, swaps {swaps}, {asked}"
+        ways += [Way(2, swaps=True), Way(1, swaps=True, batching="mixed")]
+    for way in ways:
+        for (asked, got), wanted in zip(scene.answers(way), expected, strict=True):
+            where = f"{name}, {way}, {asked}"
             assert got.ends == 1, where
             error = None if got.sequence is None else got.sequence.error
             if isinstance(error, RequestCancelledError) and asked.cancel_at is not None:
@@ -363,11 +376,12 @@ def check(scene: Scene, name: str) -> dict[str, int]:
         seen["tokens"] += scene.metrics.tokens
         seen["preemptions"] += scene.metrics.preemptions
         seen["swaps"] += scene.metrics.swaps
-        seen["zombies"] += scene.metrics.zombie_rows * (depth == 2)
+        seen["zombies"] += scene.metrics.zombie_rows * (way.depth == 2)
         seen["hits"] += scene.metrics.prefix_hits
         seen["encodes"] += scene.metrics.steps["encode"]
         seen["forced"] += scene.metrics.forced_tokens
-        assert runs or scene.metrics.forced_tokens == 0
+        seen["mixed"] += scene.metrics.steps["mixed"]
+        assert way.runs or scene.metrics.forced_tokens == 0
     return seen
 
 

@@ -79,6 +79,8 @@ def test_engine_counts_must_be_whole_numbers(name: str, value: Any) -> None:
         {"grammar_cache_bytes": -1},
         {"kv_dtype": "int8"},
         {"kv_dtype": None},
+        {"batching": "both"},
+        {"mixed_tokens": 0},
     ],
 )
 def test_an_unusable_engine_setting_is_refused(settings: dict[str, Any]) -> None:

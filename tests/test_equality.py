@@ -1,4 +1,4 @@
-"""Depth 2 = depth 1 = a loop of one request at a time, on real arithmetic, for two thousand random requests."""
+"""Depth 2 = depth 1 = mixed batches = one request at a time, on real arithmetic, for two thousand random requests."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ def check(seeds: range, kv_dtype: KvDtype = "auto") -> None:
     # Scenes that never cancel, pre-empt or hit would prove nothing.
     assert all(
         seen[name] > len(seeds) // 4
-        for name in ("cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced")
+        for name in ("cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced", "mixed")
     ), seen
 
 

@@ -23,6 +23,7 @@ from bench.gpu.samples import Sample
 from bench.memory.bandwidth import AIM, measure
 from bench.memory.load import LENGTHS, MAX_CONTEXT, MAX_TOKENS, PAGE, Answer, Lengths, Memory, Seen, Words
 from bench.memory.plots import PALETTE, Line, Panel, draw
+from bench.memory.riding import modelled_table, on_device
 from photonlite.config import EngineConfig, RouterRule
 from photonlite.models.base import ModelShape
 from photonlite.request import Request, SamplingSettings, Token
@@ -68,10 +69,12 @@ class Way:
     share: float = 1.0
     article: bool = False
     swaps: bool = False
+    mixes: bool = False
 
 
 ADAPTIVE, ARTICLE = Way("adaptive", "adaptive"), Way("article", "adaptive", article=True)
 GREEDY, RESERVE = Way("greedy", "greedy"), Way("reserve", "reserve")
+MIXED = Way("adaptive, mixed", "adaptive", mixes=True)
 SWAPS = Way("greedy + swap", "greedy", swaps=True), Way("adaptive + swap", "adaptive", swaps=True)
 
 
@@ -80,7 +83,7 @@ def make_limits(lengths: Lengths, way: Way) -> Limits:
     return Limits(
         rows, 2 * rows, config.max_prefill_tokens, config.max_crops, max_positions=MAX_CONTEXT,
         launch_budget_s=config.launch_budget_s, max_pause_s=config.max_pause_s, router=way.rule,
-        router_budget=way.share, swap_pages=2 * lengths.positions // PAGE if way.swaps else 0,
+        router_budget=way.share, mixes=way.mixes, swap_pages=2 * lengths.positions // PAGE if way.swaps else 0,
     )  # fmt: skip
 
 
@@ -131,9 +134,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plans", type=int, default=300, help="plans that are timed")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--device", help="a card, such as cuda, whose bandwidth of swapping is measured too")
+    parser.add_argument("--riding", action="store_true", help="only what prompts that ride with decode steps change")
+    parser.add_argument("--rounds", type=int, default=3, help="of the same on the device")
     parser.add_argument("--output", type=Path, help="markdown file to write; plots go beside it")
     options = parser.parse_args(arguments)
     page = Page("Memory that is short: routers on a modelled device", options.output)
+    if options.riding:
+        _put_riding(page, options)
+        print(page)
+        return 0
     chosen = [one for one in LENGTHS if not options.only or any(word in one.name for word in options.only)]
     with ProcessPoolExecutor(options.workers) as pool:
         overload = _overload(pool, chosen, options)
@@ -148,6 +157,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _draw_plots(options.output, chosen, overload, curves, best)
     print(page)
     return 0
+
+
+def _put_riding(page: Page, options: argparse.Namespace) -> None:
+    """Compare prompts that take turns with decode steps and prompts that ride with them."""
+    page.put("A prompt of 1,500 tokens beside 32 streams, modelled", modelled_table())
+    page.put("Near the peak, modelled", _steady_table(options.seconds))
+    if options.device is not None:
+        page.put(f"Prompts beside streams on {options.device}", on_device(options.device, options.rounds))
+
+
+def _steady_table(seconds: float) -> str:
+    """Compare intervals between tokens, and the time of an answer a token, at a load of 0.9."""
+    rows = []
+    for one, way in product(LENGTHS, (ADAPTIVE, MIXED)):
+        seen = run(one, way, 0.9, seconds)
+        cells = []
+        for values in (seen.gaps, seen.latencies):
+            cells += [f"{1e3 * fmean(values):.2f}", f"{Sample.of(values).p99 / fmean(values):.2f}"]
+        rows.append([one.name, "mixed" if way.mixes else "turns", *cells, f"{seen.rate:,.0f}"])
+    columns = ["interval (ms)", "p99 / mean", "an answer, a token (ms)", "p99 / mean", "tokens/s"]
+    return table(["lengths", "batching", *columns], rows)
 
 
 def static(share: float) -> Way:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
-from bench.policy.modelled import H200, WORD, Costs, ModelledRunner
+from bench.policy.modelled import H200, WORD, Costs, ModelledRunner, at
 from photonlite.batch import Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
@@ -62,18 +62,25 @@ LENGTHS = (
 
 @dataclass(frozen=True, slots=True)
 class MemoryCosts(Costs):
-    """Costs of decode steps that depend on how many positions each row reads."""
+    """Costs of decode steps that depend on how many positions each row reads.
+
+    A mixed step takes what a prompt of as many positions does, and what reading those of the rows that decode does.
+    """
 
     def device_s(self, step: Step) -> float:
+        positions = sum(row.start + 1 for row in step.rows if row.pending)
+        if step.kind == "mixed":
+            return (at(self.prefill, step.plan.size) + _POSITION_MS * positions) / 1e3
         if step.kind != "decode":
             return Costs.device_s(self, step)
-        positions = sum(row.start + 1 for row in step.rows)
         return (_STEP_MS + _ROW_MS * len(step.rows) + _POSITION_MS * positions) / 1e3
 
 
 _BUS = 50e9  # bytes a second between page-locked memory and the card
 
-COSTS = MemoryCosts(H200.encode, H200.prefill, H200.decode, H200.finalize, H200.host, PAGE * POSITION_BYTES / _BUS)
+_HOST = {**H200.host, "mixed": H200.host["prefill"]}
+
+COSTS = MemoryCosts(H200.encode, H200.prefill, H200.decode, H200.finalize, _HOST, PAGE * POSITION_BYTES / _BUS)
 
 
 class Words:

@@ -68,8 +68,12 @@ class CacheManager:
         block = self.prefix.lookup(span.link)
         return "missing" if block is None else block.state
 
-    def admit(self, sequence: Sequence) -> tuple[int, tuple[PageCopy, ...], tuple[PageCopy, ...]] | None:
+    def admit(
+        self, sequence: Sequence, spared: int = 0
+    ) -> tuple[int, tuple[PageCopy, ...], tuple[PageCopy, ...]] | None:
         """Allocate pages for a sequence's known positions and the next one; None, with nothing changed, if short.
+
+        Pages are short where fewer than `spared` would be left, which others are about to get.
 
         Returns the first position to compute (0, the end of an image, or a page boundary), and the pages to copy before
         the forward pass and after it.
@@ -86,7 +90,7 @@ class CacheManager:
         if source is not None and start == sequence.num_tokens:
             shared, source = [*shared, source], None
         fresh = self.pages.pages_for(_room(sequence)) - len(shared)
-        spare = self.pages.free + self.prefix.idle_pages_without(chain) - fresh
+        spare = self.pages.free + self.prefix.idle_pages_without(chain) - fresh - spared
         if spare < 0:
             return None
 

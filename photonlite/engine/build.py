@@ -137,6 +137,8 @@ def _build(
         vocab_size=model.shape.vocab_size,
         adapter_slots=config.adapter_slots,
         forced_runs=config.forced_runs,
+        mixes=config.batching == "mixed",
+        mixed_tokens=config.mixed_tokens,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=places,
@@ -177,10 +179,11 @@ def _crop_encoder(
 
 
 def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape:
-    shape = model.shape
+    shape, mixed = model.shape, config.batching == "mixed"
     return SlotShape(
         max_rows=max_batch,
-        max_tokens=max(config.max_prefill_tokens, shape.max_context),
+        # A prompt that cannot be cut may be as long as the context, beside all other rows.
+        max_tokens=max(config.max_prefill_tokens, shape.max_context + max_batch * mixed),
         page_size=config.page_size,
         max_pages=-(-shape.max_context // config.page_size),
         mask_words=words(shape.vocab_size),
@@ -188,6 +191,7 @@ def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape
         # takes what unused rows of a padded batch write.
         pending_rows=2 * max_batch + 1,
         axes=shape.axes,
+        mixed=mixed,
     )
 
 

@@ -148,7 +148,7 @@ class EngineCore:
         if batch.kind == "encode":
             self.pipeline.finalize(step)  # nothing is sampled
             return step
-        if batch.kind == "prefill":
+        if batch.kind != "decode":
             self._free_images(batch)
         allowed = self._read_grammars(step, ahead=self.pipeline.oldest is not step)
         if allowed is not None:
@@ -199,16 +199,18 @@ class EngineCore:
         now, zombies, tokens = self._clock(), 0, 0
         runs: list[tuple[Sequence, tuple[int, ...]]] = []
         gaps: dict[float, int] = {}  # how many seconds after the one before; few differ, as most were in one step
-        prefill_s = step.device_s if step.kind == "prefill" else 0.0
         for row, outcome in zip(step.rows, outcomes, strict=True):
             sequence = row.sequence
             sequence.release()
             if sequence.finalized:
                 zombies += 1
             elif not row.is_void:
-                if prefill_s:
-                    sequence.times.prefill_s += prefill_s
-                if not isinstance(outcome, Token):
+                if not row.pending and not sequence.num_committed_tokens:
+                    sequence.times.prefill_s += step.device_s
+                if outcome is None and row.cut:
+                    if sequence.num_committed_tokens:
+                        sequence.num_committed_tokens = row.start + row.count
+                elif not isinstance(outcome, Token):
                     self.end(sequence, outcome)  # it failed, or asked for no token
                 else:
                     sequence.num_committed_tokens = row.start + row.count
@@ -326,11 +328,13 @@ class EngineCore:
         return found
 
     def _free_images(self, batch: ScheduledBatch) -> None:
-        """Free what was kept of images for a prefill: it has been queued, and the prefix cache has the rest."""
+        """Free what was kept of images for prompts: all of these has been queued, and the prefix cache has the rest."""
         for row in batch.rows:
+            if row.cut or not row.jobs:
+                continue
             for job in row.jobs:
                 self.runner.forget(job)
-            for span in row.sequence.images if row.jobs else ():
+            for span in row.sequence.images:
                 try:
                     span.image.drop_crops()
                 except Exception as error:  # an image is a plug-in
@@ -394,16 +398,16 @@ class EngineCore:
     def _count_launch(self, step: Step) -> None:
         metrics, kind = self.metrics, step.kind
         metrics.steps[kind] += 1
-        if kind == "decode":
-            metrics.batch_size.observe(len(step.rows))
+        if decoding := sum(row.pending for row in step.rows):
+            metrics.batch_size.observe(decoding)
             metrics.padding_rows += step.padded - len(step.rows)
-        elif kind == "encode":
+        if kind == "encode":
             stored = step.plan.stored_images
             metrics.crops_encoded += step.plan.crops - stored
             metrics.images_restored += stored
-        elif kind == "prefill":
+        elif kind != "decode":
             for row in step.rows:
-                if row.sequence.images and not row.sequence.times.preemptions:
+                if row.begins and row.sequence.images and not row.sequence.times.preemptions:
                     metrics.prefix_hits += not row.jobs
                     metrics.prefix_misses += bool(row.jobs)
         metrics.graph_replays += step.graphed

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 from photonlite.batch import Kind
 from photonlite.errors import RequestCancelledError
@@ -112,7 +112,7 @@ class EngineMetrics:
     decode_s: Histogram = field(default_factory=Histogram)  # all later tokens of a request
     time_to_first_token_s: Histogram = field(default_factory=Histogram)  # from submission
     token_s: Histogram = field(default_factory=Histogram)  # between two successive tokens of a request
-    # Rows of each decode step, without padding.
+    # Rows that each step decodes, without padding and prompts.
     batch_size: Histogram = field(default_factory=lambda: Histogram(ROW_BOUNDS))
     requests_submitted: int = 0
     requests_finished: int = 0
@@ -125,7 +125,7 @@ class EngineMetrics:
     tokens: int = 0  # committed
     forced_tokens: int = 0  # of these, appended in runs: without a decode step for each
     # Launched.
-    steps: dict[Kind, int] = field(default_factory=lambda: {"encode": 0, "prefill": 0, "decode": 0, "run": 0})
+    steps: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(get_args(Kind), 0))
     crops_encoded: int = 0
     prefix_hits: int = 0  # images found in the prefix cache
     prefix_misses: int = 0  # images that had to be encoded, or whose embeddings were stored

@@ -59,6 +59,7 @@ COLORS: dict[str, Color] = {
     "forward": (0, 114, 178),
     "finalize": (230, 159, 0),
     "prefill": (112, 86, 166),
+    "mixed": (148, 88, 60),
     "encode": (204, 121, 167),
 }
 

@@ -212,23 +212,26 @@ def prefill_sizes(prefix_length: int | None, positions: int) -> tuple[int, ...]:
     return tuple(sorted({size for size in sizes if size < longest} | {longest}))
 
 
-def tiles_for(size: int, rows: int) -> int:
-    """Choose the number of tiles of a graph of so many positions: enough for all rows, or for rows of 32 positions."""
-    return -(-size // QUERY_TILE) + min(rows, max(8, size // 32))
+def tiles_for(size: int, rows: int, *, mixed: bool = False) -> int:
+    """Choose the number of tiles of a graph of so many positions: enough for all rows, or for rows of 32 positions.
+
+    In a mixed launch most rows have one.
+    """
+    return -(-size // QUERY_TILE) + min(rows, size if mixed else max(8, size // 32))
 
 
 class PromptGraphs:
     """The graphs of prompts, by length (`sizes` ascending), for launches of at most `rows` rows."""
 
-    def __init__(self, sizes: tuple[int, ...], rows: int) -> None:
+    def __init__(self, sizes: tuple[int, ...], rows: int, *, mixed: bool = False) -> None:
         self._wanted = sizes
-        self._rows = rows
+        self._tiles = partial(tiles_for, rows=rows, mixed=mixed)
         self._replays: dict[int, Callable[[], None]] = {}
 
     def size_for(self, positions: int, tiles: int) -> int | None:
         """Return the length of the graph that runs so many positions in so many tiles; None if none is close enough."""
         for size in self._replays:
-            if size >= positions and tiles_for(size, self._rows) >= tiles:
+            if size >= positions and self._tiles(size) >= tiles:
                 return size if size <= 2 * positions + QUERY_TILE else None
         return None
 
@@ -239,7 +242,7 @@ class PromptGraphs:
         """Capture every length; `forward` runs a number of positions and tiles, from and to fixed buffers."""
         with measured(capturer) as report:
             for size in reversed(self._wanted):
-                work = partial(forward, size, tiles_for(size, self._rows))
+                work = partial(forward, size, self._tiles(size))
                 if replay := try_capture(capturer, work, f"prompts of {size} positions run"):
                     self._replays = {size: replay} | self._replays  # ascending
             return report(len(self._replays))

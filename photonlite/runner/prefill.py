@@ -1,4 +1,4 @@
-"""Prompts of any lengths in one pass: all rows of a launch on one axis.
+"""Prompts of any lengths in one pass: all rows of a launch on one axis, those that decode first.
 
 ```
 row 0                        row 1          row 2
@@ -35,7 +35,7 @@ from photonlite.models.layers import Attention, attend
 from photonlite.runner.buffers import Buffers, PagedCache, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, PromptGraphs, prefill_sizes, tiles_for
 from photonlite.runner.images import Images
-from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot, SlotShape
+from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, PENDING_ROW, SCRATCH_PAGE, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding
 
 
@@ -54,7 +54,9 @@ class PromptRow:
     start: int  # first position that gets keys and values; the earlier ones are cached
     count: int  # of such positions
     first: int  # its first token among the uploaded ones
-    leading: int  # positions before its tokens: BOS, and a leading image that is not cached; 0 for a resumed row
+    # Positions before its tokens: BOS, and a leading image that is not cached; the one of a row that decodes; 0 for
+    # another resumed row.
+    leading: int
     block: int  # end of the positions that see each other in both directions; 0 where it begins behind them
     images: tuple["ImagePart", ...]  # that it computes
     turns: Array | None  # [count, axes]: rotary positions, where a model has several axes
@@ -63,6 +65,11 @@ class PromptRow:
     def tokens(self) -> int:
         """Number of its tokens, which follow BOS and image from `start` on."""
         return self.count - self.leading
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it decodes: the input of its only position is in the pending table."""
+        return self.start > 0 and self.leading > 0
 
     @property
     def tiles(self) -> int:
@@ -80,8 +87,10 @@ class Prefill:
         images: Images,
         cache: PagedCache,
         shape: SlotShape,
+        pending: Tensor,
     ) -> None:
         self._decoder = decoder
+        self._pending = pending
         self._model = model
         self._inputs = inputs
         self._images = images
@@ -132,7 +141,7 @@ class Prefill:
             return GraphReport(0, 0.0, 0)
         self._packed.zero_()
         sizes = prefill_sizes(self._model.shape.prefix_length, self._shape.max_tokens)
-        self._graphs = PromptGraphs(sizes, self._shape.max_rows)
+        self._graphs = PromptGraphs(sizes, self._shape.max_rows, mixed=self._shape.mixed)
         return self._graphs.capture(capturer, self._forward)
 
     def rehearse(self, positions: int) -> None:
@@ -142,7 +151,7 @@ class Prefill:
         size = min(max(positions, longest), self._shape.max_tokens)
         counts = [min(longest, size - begin) for begin in range(0, size, longest)]
         rows = [PromptRow(0, 0, count, 0, 1, 0, (), None) for count in counts]
-        self._forward(size, tiles_for(size, self._shape.max_rows), rows)
+        self._forward(size, tiles_for(size, self._shape.max_rows, mixed=self._shape.mixed), rows)
 
     def _size(self, rows: Sequence[PromptRow]) -> tuple[int, PromptGraphs | None]:
         """Return the positions of a pass, padding included, and the graphs if one of them runs it."""
@@ -152,8 +161,10 @@ class Prefill:
         return size, self._graphs
 
     def _embed(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow]) -> None:
-        """Write images to the input, and all tokens if some of them have values."""
+        """Write images to the input, what the first rows decode, and all tokens if some of them have values."""
         count = sum(row.tokens for row in rows)
+        if decoding := sum(row.is_pending for row in rows):
+            self._x[:decoding].copy_(self._inputs.pending(self._pending, buffers.rows[:decoding, PENDING_ROW]))
         if self._deepstack is not None:
             self._deepstack[:, : sum(row.count for row in rows)].zero_()
         valued = bool((slot.tokens[:count, 1] != NO_VALUE).any())
@@ -219,10 +230,12 @@ def make_rows(items: Iterable[BatchItem]) -> list[PromptRow]:
     first = 0
     for index, item in enumerate(items):
         sequence = item.sequence
-        leading = 0 if item.start else sequence.prefix_len
+        leading = 1 if item.pending else 0 if item.start else sequence.prefix_len
         block = sequence.block if item.start < sequence.block else 0
         if block and item.start not in (0, block - 1):
             raise AssertionError(f"position {item.start} is in the middle of a block of {block}, which is never split")
+        if item.start + item.count < block:
+            raise AssertionError(f"{item.count} positions of a block of {block} are computed, which is never split")
         rows.append(PromptRow(index, item.start, item.count, first, leading, block, _image_parts(item), _turns(item)))
         first += item.count - leading
     return rows
@@ -233,8 +246,9 @@ def _image_parts(item: BatchItem) -> tuple[ImagePart, ...]:
     parts = []
     for span in item.sequence.images:
         begin = max(span.start, item.start)
-        if span.end > begin:
-            parts.append(ImagePart(jobs[span.key], begin - item.start, begin - span.start, span.end - begin))
+        end = min(span.end, item.start + item.count)
+        if end > begin:
+            parts.append(ImagePart(jobs[span.key], begin - item.start, begin - span.start, end - begin))
     return tuple(parts)
 
 
@@ -260,7 +274,7 @@ def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int | 
     places = shape.places_of(slot.packed, size)
     places[:total, 0] = position
     places[:total, 1] = slot.rows[row, PAGES + position // page] * page + position % page
-    places[:total, 2] = _words(slot, within, within - leading[row], firsts[row], bos_id)
+    places[:total, 2] = _words(slot, position, within - leading[row], firsts[row], bos_id)
     places[total:] = (0, SCRATCH_PAGE * page, 0)
     if shape.axes:
         turns = shape.turns_of(slot.packed, size)
@@ -279,11 +293,11 @@ def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int | 
     tiles[len(row) :] = 0
 
 
-def _words(slot: Slot, within: Array, token: Array, first: Array, bos_id: int | None) -> Array:
-    """Return the word at each position: `token` counts from each row's first, negative ones are BOS and image."""
+def _words(slot: Slot, position: Array, token: Array, first: Array, bos_id: int | None) -> Array:
+    """Return the word at each position: `token` counts from each row's first; negative ones are embedded, or BOS."""
     found = slot.tokens[np.maximum(token, 0) + np.minimum(first, slot.shape.max_tokens - 1)]
     word = np.where(found[:, 1] == NO_VALUE, found[:, 0], EMBEDDED)
-    before = np.where(within == 0, EMBEDDED if bos_id is None else bos_id, EMBEDDED)
+    before = np.where(position == 0, EMBEDDED if bos_id is None else bos_id, EMBEDDED)
     chosen: Array = np.where(token < 0, before, word)
     return chosen
 

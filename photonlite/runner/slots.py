@@ -132,6 +132,7 @@ class SlotShape:
     mask_words: int  # 32-bit words of a mask
     pending_rows: int  # of the pending table; unused rows write to the last
     axes: int = 0  # of rotary positions; 0 where these are the positions
+    mixed: bool = False  # a launch of prompts may carry many rows of one position
 
     def packed_words(self, positions: int) -> int:
         """Words of `packed` that so many positions use; tiles are full ones, and one of each row that is not."""

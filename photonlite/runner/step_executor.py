@@ -80,7 +80,8 @@ class ModelRunner(Protocol):
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None: ...
 
     # Work on uploaded inputs. Encode keeps each job's features until `forget`. Prefill leaves the raw hidden state of
-    # each row's last position, decode that of one position of each row, embedded from the pending table. Finalize
+    # each row's last position, decode that of one position of each row, embedded from the pending table, which is where
+    # a prefill that carries rows which decode finds their inputs too. Finalize
     # samples a token for each row with the heads of the variant, and writes it to pending table and results.
     def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None: ...
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None: ...
@@ -126,10 +127,10 @@ class StepExecutor:
             groups = step.plan.groups
             self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups))
             self._run(step, self._device.compute, lambda: self._model_runner.encode(slot, groups))
-        elif step.kind in ("prefill", "run"):
-            self._launch_prefill(step, slot)
-        else:
+        elif step.kind == "decode":
             self._launch_decode(step, slot)
+        else:
+            self._launch_prefill(step, slot)
         self._device.compute.record(slot.forward_ended)
         _raise(step, slot)
 
@@ -204,7 +205,8 @@ class StepExecutor:
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
         plan, runner = step.plan, self._model_runner
-        step.padded = len(plan.rows)
+        # The rows that sample are padded with those that decode, as both are then done in one graph.
+        step.padded = runner.padded(len(plan.rows))[0] if step.kind == "mixed" else len(plan.rows)
         count = self._fill_tokens(plan, slot)
         self._fill_rows(plan, slot, step.padded)
 
@@ -253,7 +255,7 @@ class StepExecutor:
         rows = [_row_of(row.sequence) for row in plan.rows]
         for row, item in zip(rows, plan.rows, strict=True):
             # A decode step writes the pages that a sequence was given since its last launch: rarely one, mostly none.
-            pages, written = item.sequence.pages, 0 if plan.kind == "prefill" else self._written[row]
+            pages, written = item.sequence.pages, 0 if item.begins else self._written[row]
             if written < len(pages):
                 self._tables[row, written : len(pages)] = pages[written:]
                 self._written[row] = len(pages)
@@ -278,10 +280,13 @@ class StepExecutor:
             target[count:padded, PAGES:] = SCRATCH_PAGE
 
     def _fill_tokens(self, plan: ScheduledBatch, slot: Slot) -> int:
-        """Fill `slot.tokens` with the tokens behind BOS and image of each row; return how many there are."""
+        """Fill `slot.tokens` with the known tokens behind BOS and image of each row; return how many there are."""
         filled = 0
         for row in plan.rows:
-            tokens = row.sequence.tokens_after_image(max(row.start, row.sequence.prefix_len))
+            if row.pending:
+                continue
+            start, end = max(row.start, row.sequence.prefix_len), row.start + row.count
+            tokens = row.sequence.tokens_after_image(start)[: end - start]
             target = slot.tokens[filled : filled + len(tokens)]
             target[:, 0] = [token.id for token in tokens]
             target[:, 1:] = NO_VALUE
@@ -348,12 +353,14 @@ class StepExecutor:
             self._first_traced = step.number  # the events of earlier steps precede the anchor
 
     def _trace(self, step: Step, slot: Slot) -> None:
-        def span(track: Track, name: str, start: Event, end: Event) -> None:
-            begun = self._device.time_of(start)
-            self._tracer.span(track, name, begun, begun + self._device.elapsed(start, end), step=step.number)
+        def span(track: Track, name: str, start: Event, end: Event, **notes: int) -> None:
+            begun, seconds = self._device.time_of(start), self._device.elapsed(start, end)
+            self._tracer.span(track, name, begun, begun + seconds, step=step.number, **notes)
 
         span("upload", "rows" if step.kind != "encode" else "crops", slot.upload_begun, slot.uploaded)
-        span("compute", "forward" if step.kind == "decode" else step.kind, slot.forward_begun, slot.forward_ended)
+        named, beside = step.kind, step.plan.known_positions if step.kind == "mixed" else 0
+        notes = {"prompts": beside} if beside else {}
+        span("compute", "forward" if named == "decode" else named, slot.forward_begun, slot.forward_ended, **notes)
         if step.kind != "encode":
             span("compute", "finalize", slot.finalize_begun, slot.finalize_ended)
             span("download", "results", slot.copy_begun, slot.copied)

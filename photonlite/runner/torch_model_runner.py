@@ -316,7 +316,7 @@ class TorchModelRunner:
         return self._buffers[slot.index].rows[index, PAGES : PAGES + count].long()
 
     def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
-        return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape)
+        return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape, self._pending)
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
         with self._spread_over(sum(row.count for row in rows)):

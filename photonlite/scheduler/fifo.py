@@ -12,19 +12,26 @@ decode │ encode ─ encode ─ prefill │ decode │ encode ...
 Encoding and prefills take turns at the beginning of a pause, so that neither starves the other. A sequence
 that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: none behind it may
 take them.
+
+Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
+well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from photonlite.batch import BatchItem, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, PageCopy, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
+from photonlite.scheduler.chunks import Admitted, least_count
 from photonlite.scheduler.limits import LaunchModel, Limits, RunCost
 from photonlite.scheduler.queues import EncoderQueue, RunningSet, WaitingQueue
 from photonlite.sequence import Sequence
+
+NO_PROMPTS = Admitted()
 
 _CUT_AHEAD = 16
 """Waiting requests whose images are cut into crops in advance."""
@@ -51,6 +58,15 @@ class PauseBudget(NamedTuple):
     left_s: float = math.inf  # seconds that the next launch may take; infinite where no sequence is held up
     fresh: bool = True  # that launch is the first, which goes however long it takes: a crop or prompt cannot be split
     over: bool = False  # a decode step comes first
+
+
+class PromptRoom(NamedTuple):
+    """What a launch has room for beside the rows that it has."""
+
+    positions: int
+    prompts: int
+    cuts: bool = False  # a prompt that is longer is cut
+    pages: int = 0  # that rows which decode are about to get
 
 
 class FifoPolicy:
@@ -143,13 +159,41 @@ class FifoPolicy:
         over = held_s >= allowed_s
         return PauseBudget(allowed_s if over else allowed_s - held_s, over or held_s == 0, over)
 
-    def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
-        """Plan the next tokens of running sequences, which ends a pause where it gives all a turn that have no runs."""
-        steady = any(not sequence.is_behind for sequence in decoding)
-        batch = self.running.plan_decode(decoding, self.prompts.most)
-        if batch is not None and (batch.kind == "decode" or not steady):
+    @property
+    def mixes(self) -> bool:
+        """Whether prompts ride with decode steps: not where memory was short for it a moment ago."""
+        return self.limits.mixes and self.prompts.most > 1
+
+    def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Choose the running sequences whose next tokens are computed together."""
+        return decoding
+
+    def plan_decode(
+        self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS, chosen: list[Sequence] | None = None
+    ) -> ScheduledBatch | None:
+        """Plan the next tokens of running sequences, which ends a pause where it gives all a turn that have no runs.
+
+        Where prompts ride, those that have begun go on beside these, and `prompts` begin.
+        """
+        chosen = self.choose_rows(decoding) if chosen is None else chosen
+        steady = any(not sequence.is_behind for sequence in chosen)
+        if self.mixes:
+            room = self.room_beside(sum(not sequence.is_behind for sequence in chosen))
+            batch = self.running.plan_mixed(chosen, room, self.prompts.most, prompts)
+        else:
+            batch = self.running.plan_decode(chosen, self.prompts.most)
+        if batch is not None and (batch.kind in ("decode", "mixed") or not steady):
             self._held_s = 0.0
         return batch
+
+    def room_beside(self, decoding: int) -> int:
+        """Return the positions of prompts that a step may carry beside so many rows that decode: at least one."""
+        limits = self.limits
+        if limits.mixed_tokens is None:
+            room = self.prompts.within(limits.launch_budget_s) if decoding else limits.max_prefill_tokens
+        else:
+            room = limits.mixed_tokens - decoding
+        return max(1, min(room, limits.max_prefill_tokens - decoding))
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.
@@ -181,11 +225,24 @@ class FifoPolicy:
 
     def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
         """Count an encode or prefill launch; the other kind comes first in the next pause."""
-        queue.prefilled_last = batch.kind == "prefill"
-        self._held_s += self.model_of(batch).cost(batch.size)
+        queue.prefilled_last = batch.kind != "encode"
+        if batch.kind != "mixed":
+            self._held_s += self.model_of(batch).cost(batch.size)
 
     def model_of(self, batch: ScheduledBatch) -> LaunchModel:
         return self.crops if batch.kind == "encode" else self.prompts
+
+    def observe(self, step: Step, *, failed: bool) -> None:
+        """Learn from the seconds that a step took on the device."""
+        batch, seconds, costs = step.plan, step.device_s, self.run_cost
+        if step.kind == "decode":
+            costs.observe_decode(seconds)
+        elif step.kind == "run":
+            costs.observe_run(seconds)
+        elif step.kind == "mixed" and not failed:
+            self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
+        elif not failed and not batch.stored_images:  # which say nothing about the cost of crops
+            self.model_of(batch).observe(batch.size, seconds)
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""
@@ -229,31 +286,65 @@ class FifoPolicy:
 
     def _plan_prefill(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""
-        if not self.has_place(queue) or self.is_held_up(queue):
+        if not self.has_place(queue) or self.is_held_up(queue) or (self.mixes and budget.left_s <= 0):
             return None
+        decoding = self.running.decoding() if self.mixes else []
+        chosen = self.choose_rows(decoding)
+        begun = [one for one in decoding if one.cut and one.realtime == queue.realtime and one not in chosen]
+        if begun:  # it is their turn, before new ones of their class
+            beside = [one for one in chosen if not one.is_behind]
+            return self.plan_decode(decoding, chosen=sorted((begun + beside)[: self.limits.max_batch], key=self.rank))
+        fresh = not any(one.is_behind for one in chosen)
+        full = len(chosen) >= self.limits.max_batch
+        if full and not fresh:
+            return None  # prompts that have begun go on first
+        if chosen and not full:
+            admitted = self._admit(queue, self._room_among(chosen), fresh=fresh)
+            return self.plan_decode(decoding, admitted) if admitted.rows else None
+        positions = self.limits.max_prefill_tokens
+        if budget.left_s < math.inf:
+            positions = min(positions, self.prompts.within(budget.left_s))
+        room = PromptRoom(positions, self.prompts.most, cuts=self.mixes)
+        rows, copies, saves = self._admit(queue, room, fresh=budget.fresh)
+        return ScheduledBatch("prefill", rows, copies=copies, saves=saves) if rows else None
+
+    def _room_among(self, chosen: list[Sequence]) -> PromptRoom:
+        """Return what new prompts may take of a launch that carries running sequences: those that are behind first."""
+        behind = [one for one in chosen if one.is_behind and not one.preempting]
+        decoding = sum(not one.is_behind for one in chosen)
+        left = self.room_beside(decoding) - sum(one.num_tokens - one.num_computed_tokens for one in behind)
+        size = self.cache.pages.page_size
+        growing = (-(-max(one.num_tokens, one.num_computed_tokens + 1) // size) - len(one.pages) for one in chosen)
+        places = min(self.prompts.most - len(behind), self.limits.max_batch - len(chosen))
+        return PromptRoom(left, places, cuts=True, pages=sum(max(0, pages) for pages in growing))
+
+    def _admit(self, queue: WaitingQueue, room: PromptRoom, *, fresh: bool) -> Admitted:
+        """Let the oldest ready sequences run; the first one takes more than there is room for if `fresh`."""
         rows: list[BatchItem] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
-        positions, most = 0, self.limits.max_prefill_tokens
-        if budget.left_s < math.inf:
-            most = min(most, self.prompts.within(budget.left_s))
+        left, running = room.positions, self.running
+        if room.cuts and left <= 0:
+            return NO_PROMPTS
         for sequence in self._admissible(queue):
-            if len(rows) == self.prompts.most:
+            positions = self.positions(sequence)
+            if room.cuts:
+                positions = min(positions, least_count(sequence, sequence.num_tokens - positions))
+            if len(rows) >= room.prompts or ((rows or not fresh) and positions > left):
+                queue.lacks_pages |= room.cuts and not rows
                 break
-            if (rows or not budget.fresh) and positions + self.positions(sequence) > most:
-                break
-            running = self.running
             allowed = running.router.admits(sequence, running.resident, running.departing)
-            admission = self.cache.admit(sequence) if allowed else None
+            admission = self.cache.admit(sequence, room.pages) if allowed else None
             if admission is None:
                 queue.lacks_pages = True
                 break
             start, copied, saved = admission
-            rows.append(self._start(queue, sequence, start))
+            row, done = self._start(queue, sequence, start, saved, left if room.cuts else sys.maxsize)
+            rows.append(row)
             copies += copied
-            saves += saved
-            positions += rows[-1].count
-        return ScheduledBatch("prefill", tuple(rows), copies=tuple(copies), saves=tuple(saves)) if rows else None
+            saves += done
+            left -= row.count
+        return Admitted(tuple(rows), tuple(copies), tuple(saves))
 
     def _admissible(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences that may start now; end those that need no launch."""
@@ -280,14 +371,16 @@ class FifoPolicy:
         crops = sum(group.count for group in groups)
         return crops > 0 and self.crops.cost(crops) + self.prompts.cost(prompts) <= pause.left_s
 
-    def _start(self, queue: WaitingQueue, sequence: Sequence, start: int) -> BatchItem:
+    def _start(
+        self, queue: WaitingQueue, sequence: Sequence, start: int, saves: tuple[PageCopy, ...], room: int
+    ) -> tuple[BatchItem, tuple[PageCopy, ...]]:
         queue.remove(sequence)
-        self.running.start(sequence)
-        index = len(sequence.tokens) if sequence.samples else None
         jobs = self.encoder.pop(sequence, start)
         if start == 0 and sequence.skips_image and any(job.has_pages for job in jobs):
             start = sequence.prefix_len
-        return BatchItem(sequence, start, sequence.num_tokens - start, index, jobs)
+        self.running.start(sequence, start)
+        self.running.unfinished.begin(sequence, jobs, saves)
+        return self.running.unfinished.advance(sequence, room, begins=True)
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)

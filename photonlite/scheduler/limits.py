@@ -40,6 +40,8 @@ class Limits:
     vocab_size: int = 2**31
     adapter_slots: int = 8  # adapters that are on the device at a time
     forced_runs: bool = True  # tokens that must follow are appended at once
+    mixes: bool = False  # prompts ride with decode steps
+    mixed_tokens: int | None = None  # of such a step; None for prompts that take `launch_budget_s` beside the rest
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back
     router_budget: float = 1.0  # positions that these may need, as a share of the cache; see `scheduler.router`
@@ -118,6 +120,10 @@ class RunCost:
         self._run_s = faded(self._run_s, seconds)
         if self._decode_s:
             self.steps = max(1.0, self._run_s / self._decode_s)
+
+    def beyond_decode(self, seconds: float) -> float:
+        """Return what prompts added to a step that took so long: at least a tenth of it, as decode steps vary."""
+        return max(seconds - (self._decode_s or 0.0), 0.1 * seconds)
 
     def refuse(self) -> None:
         self.steps -= _FORGOTTEN * (self.steps - 1.0)

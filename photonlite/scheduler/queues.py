@@ -18,9 +18,10 @@ from typing import Any
 
 from sortedcontainers import SortedKeyList
 
-from photonlite.batch import BatchItem, CropGroup, EncodeJob, ScheduledBatch
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, Kind, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
+from photonlite.scheduler.chunks import Admitted, UnfinishedPrompts
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
 from photonlite.scheduler.router import Router
 from photonlite.scheduler.swap import SwapSpace
@@ -44,7 +45,7 @@ class WaitingQueue:
         self.realtime = realtime  # the class of requests
         self.batches = not realtime  # launches are held back to batch crops and prompts
         self.prefilled_last = False  # encoding comes first in the next pause
-        self.lacks_pages = False  # in this plan
+        self.lacks_pages = False  # or room beside prompts that have begun; in this plan
         self._ordered: SortedKeyList[Sequence, int] = SortedKeyList(key=by_number)
         self._candidates: SortedKeyList[Sequence, int] = SortedKeyList(key=by_number)  # not blocked
         self._by_image: dict[str, SortedKeyList[Sequence, int]] = {}
@@ -264,6 +265,7 @@ class RunningSet:
         self.max_batch = limits.max_batch
         self.router = Router(cache, limits)
         self.swap = SwapSpace(self, cache, limits, recompute_s)
+        self.unfinished = UnfinishedPrompts(cache)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
         self._given_runs: set[Sequence] = set()  # some of them may not be behind any more
@@ -300,18 +302,22 @@ class RunningSet:
 
     def decoding(self) -> list[Sequence]:
         """Return the sequences that may produce another token after those of launched steps."""
-        return [one for one in self.sequences if one.num_computed_tokens < one.longest and len(one.tokens) < one.budget]
+        return [
+            one
+            for one in self.sequences
+            if (one.num_computed_tokens < one.longest and len(one.tokens) < one.budget) or one.cut
+        ]
 
     def note_runs(self, sequences: Iterable[Sequence]) -> None:
         """Note that sequences are given runs: until these are computed, no decode step may carry them."""
         self._given_runs.update(sequences)
 
-    def start(self, sequence: Sequence) -> None:
-        """Let a sequence run that has left its queue and has its pages."""
+    def start(self, sequence: Sequence, start: int) -> None:
+        """Let a sequence run that has left its queue and has its pages, from the first position that is not cached."""
         self.router.note_start(sequence, self.resident)
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
-        sequence.num_computed_tokens = sequence.num_tokens
+        sequence.num_computed_tokens = start
         sequence.num_committed_tokens = 0
 
     def resume(self, sequence: Sequence) -> None:
@@ -360,19 +366,19 @@ class RunningSet:
     def start_again(self, sequence: Sequence) -> None:
         """Return a sequence that does not run to its queue: its tokens are computed again."""
         self.release(sequence)
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens, sequence.cut = 0, False
         self.requeue(sequence)
 
     def plan_decode(self, sequences: ListLike[Sequence], most_runs: int) -> ScheduledBatch | None:
         """Plan the next token of each sequence, given in the order of ranks, as far as there are pages.
 
-        Sequences that were given runs go in a launch of their own, at most `most_runs` at a time; such launches and
-        decode steps take turns where both have something to do.
+        Sequences with known tokens to compute, such as runs, go in a launch of their own, at most `most_runs` at a
+        time; such launches and decode steps take turns where both have something to do.
         """
         if self._given_runs:
             self._given_runs = {one for one in self._given_runs if one.is_behind and not one.finalized}
-        behind = [one for one in sequences if one in self._given_runs] if self._given_runs else []
-        steady = [one for one in sequences if one not in self._given_runs] if behind else sequences
+        behind = [one for one in sequences if one.cut or one in self._given_runs]
+        steady = [one for one in sequences if not (one.cut or one in self._given_runs)] if behind else sequences
         if not behind:
             batch = self._plan_steps(steady)
         elif self.ran_last and steady:
@@ -382,9 +388,44 @@ class RunningSet:
         self.ran_last = batch is not None and batch.kind == "run"
         return batch
 
+    def plan_mixed(
+        self, sequences: Iterable[Sequence], room: int, most: int, prompts: Admitted
+    ) -> ScheduledBatch | None:
+        """Plan one position of each sequence that decodes, and beside these known positions of others.
+
+        Of sequences that run, given in the order of ranks, these are `room` at most, of `most` sequences; `prompts`
+        begin behind them.
+        """
+        pending: list[BatchItem] = []
+        known: list[BatchItem] = []
+        saves: list[PageCopy] = []
+        for one in sequences:
+            behind = one.is_behind
+            count = min(room, one.num_tokens - one.num_computed_tokens) if behind else 1
+            if count <= 0 or (behind and len(known) == most) or not self._may_advance(one, count):
+                continue
+            if behind:
+                row, saved = self.unfinished.advance(one, count)
+                known.append(row)
+                saves += saved
+                room -= count
+            else:
+                pending.append(BatchItem(one, one.num_computed_tokens, 1, one.next_index, pending=True))
+                one.num_computed_tokens += 1
+        known += prompts.rows
+        kind: Kind = "decode" if not known else "mixed" if pending else "prefill"
+        rows = (*pending, *known)
+        return ScheduledBatch(kind, rows, (), prompts.copies, (*saves, *prompts.saves)) if rows else None
+
+    def _may_advance(self, one: Sequence, count: int) -> bool:
+        """Whether a sequence may compute so many positions more: it gives way to none, and its pages are there."""
+        end = one.num_computed_tokens + count
+        room = end <= len(one.pages) * self._page_size or (not one.preempting and self._make_room(one, end))
+        return room and not one.preempting and one not in self.swap.leaving
+
     def _plan_steps(self, sequences: Iterable[Sequence]) -> ScheduledBatch | None:
         """Plan one position of each sequence. A plan walks hundreds: nothing is called for most of them."""
-        rows: list[tuple[Sequence, int, int, int, tuple[EncodeJob, ...]]] = []
+        rows: list[tuple[Sequence, int, int, int, tuple[EncodeJob, ...], bool, bool, bool]] = []
         size, leaving = self._page_size, self.swap.leaving
         for one in sequences:
             start = one.num_computed_tokens
@@ -396,26 +437,26 @@ class RunningSet:
             ):
                 continue  # it has given its pages to another one, or waits for some to come free
             sampled, known = end - one.prompt_length, len(one.tokens)
-            rows.append((one, start, 1, sampled if sampled > known else known, ()))  # `next_index`
+            index = sampled if sampled > known else known  # `next_index`
+            rows.append((one, start, 1, index, (), False, False, True))
             one.num_computed_tokens = end
         return ScheduledBatch("decode", tuple(map(_new_item, rows))) if rows else None
 
     def _plan_runs(self, sequences: Iterable[Sequence], most: int) -> ScheduledBatch | None:
         """Plan all known positions of at most so many sequences."""
         rows: list[BatchItem] = []
+        saves: list[PageCopy] = []
         positions = 0
         for one in sequences:
-            start, count = one.num_computed_tokens, one.num_tokens - one.num_computed_tokens
+            count = one.num_tokens - one.num_computed_tokens
             if rows and (len(rows) >= most or positions + count > self._max_positions):
                 break
-            end = start + count
-            if one.preempting or (end > len(one.pages) * self._page_size and not self._make_room(one, end)):
-                continue
-            if one not in self.swap.leaving:
-                rows.append(BatchItem(one, start, count, one.next_index))
-                one.num_computed_tokens = end
+            if self._may_advance(one, count):
+                row, saved = self.unfinished.advance(one)
+                rows.append(row)
+                saves += saved
                 positions += count
-        return ScheduledBatch("run", tuple(rows)) if rows else None
+        return ScheduledBatch("run", tuple(rows), saves=tuple(saves)) if rows else None
 
     def _make_room(self, sequence: Sequence, positions: int) -> bool:
         """Allocate pages for so many positions of a sequence, if need be by pre-empting the last in rank."""
@@ -447,6 +488,7 @@ class RunningSet:
     def release(self, sequence: Sequence) -> None:
         if sequence.row is None:
             raise AssertionError(f"sequence {sequence.number} has no row to give back")
+        self.unfinished.give_up(sequence)
         self._cache.release(sequence)
         self.free_rows.append(sequence.row)
         sequence.row = None

@@ -38,7 +38,8 @@ from typing import Any
 
 from photonlite.batch import ScheduledBatch
 from photonlite.errors import DeadlineError
-from photonlite.scheduler.fifo import Ended, FifoPolicy, PauseBudget, Runs
+from photonlite.scheduler.chunks import Admitted
+from photonlite.scheduler.fifo import NO_PROMPTS, Ended, FifoPolicy, PauseBudget, Runs
 from photonlite.scheduler.limits import REALTIME_JOBS
 from photonlite.scheduler.queues import WaitingQueue
 from photonlite.sequence import Sequence
@@ -236,7 +237,7 @@ class RealtimePolicy(FifoPolicy):
             batch = self._plan_any(now, decoding, urgent_decodes=urgent_decodes)
         else:
             batch = self.plan_decode(decoding)
-        if batch is not None and batch.kind in ("decode", "run"):
+        if batch is not None and batch.kind in ("decode", "run", "mixed"):
             overtakes = urgent_decodes and len(self.bulk) > 0
             self._overtaking_steps = self._overtaking_steps + 1 if overtakes else 0
         # Time in which the device is kept idle counts as one launch, which is still to come.
@@ -284,25 +285,32 @@ class RealtimePolicy(FifoPolicy):
             bulk = self.pause(short if near else self.pause_s(waiting, decoding))
         return bulk, self.pause(short if urgent_decodes else max(short, limits.max_pause_s))
 
-    def plan_decode(self, decoding: list[Sequence]) -> ScheduledBatch | None:
-        """Decode real-time sequences alone, or with the oldest bulk ones at their turn."""
+    def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Choose real-time sequences alone, or with the oldest bulk ones at their turn."""
         most = self.limits.max_batch
         if len(decoding) <= most and (not decoding or decoding[0].realtime == decoding[-1].realtime):
-            return super().plan_decode(decoding)
+            return decoding
         able = [sequence for sequence in decoding if not sequence.preempting]
         urgent = [sequence for sequence in able if sequence.realtime]
         if not urgent or len(urgent) == len(able):
-            return super().plan_decode(able)
-        bulk = able[len(urgent) :]
+            return able
         if self._steps_without_bulk < BULK_STEP:
             # What has just come back works at once, before real-time sequences need its pages again.
-            able = urgent + [one for one in bulk if one.has_turn][: max(0, most - len(urgent))]
-        else:
-            able = sorted((bulk + urgent)[:most], key=self.rank)
-            self.running.ran_last = not any(sequence.is_behind for sequence in bulk)  # their runs first
-        batch = super().plan_decode(able)
-        has_bulk = batch is not None and any(not row.sequence.realtime for row in batch.rows)
-        self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
+            returned = [one for one in able[len(urgent) :] if one.has_turn]
+            return urgent + returned[: max(0, most - len(urgent))]
+        return sorted((able[len(urgent) :] + urgent)[:most], key=self.rank)
+
+    def plan_decode(
+        self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS, chosen: list[Sequence] | None = None
+    ) -> ScheduledBatch | None:
+        able = [one for one in decoding if not one.preempting] if decoding and decoding[0].realtime else decoding
+        both = bool(able) and able[0].realtime != able[-1].realtime
+        if both and self._steps_without_bulk >= BULK_STEP:
+            self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
+        batch = super().plan_decode(decoding, prompts, chosen)
+        if both:
+            has_bulk = batch is not None and any(not row.sequence.realtime for row in batch.rows)
+            self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
         return batch
 
     def choose_runs(self, runs: Runs) -> Runs:

@@ -102,6 +102,7 @@ class Scheduler:
         batch = self.policy.plan(now, admit=not ended or self._next_deadline > now)
         if batch is not None:
             self._book(batch, now)
+        dropped += self.running.unfinished.take_dropped()
         ended += hopeless
         if self.policy.ended:
             for one in self.policy.ended:
@@ -121,11 +122,20 @@ class Scheduler:
         for group in batch.groups:
             self.encoder.fail(group.job)
         for row in batch.rows:
-            if batch.kind == "prefill":
-                self.cache.withdraw(row.sequence)
-                self.running.put_back(row.sequence)
-            else:
-                row.sequence.num_computed_tokens -= row.count
+            one = row.sequence
+            if row.begins:
+                self.cache.withdraw(one)
+                self.running.put_back(one)
+                continue
+            one.num_computed_tokens -= row.count
+            if row.pending:
+                continue
+            one.cut = True  # the device has no token for its next position
+            if not one.num_committed_tokens:
+                # Its images may be lost with this launch, and an earlier one may be in flight.
+                self.cache.withdraw(one)
+                one.preempting = True
+                self.running.release_if_unused(one)
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once; see `FifoPolicy.choose_runs`."""
@@ -135,23 +145,22 @@ class Scheduler:
 
     def commit(self, step: Step, outcomes: ListLike[Token | Exception | None]) -> None:
         """Book what a step has done, given the outcomes of its rows; an encode step has one if it failed."""
+        failed = [isinstance(outcome, Exception) for outcome in outcomes]
+        self.policy.observe(step, failed=any(failed))
         if step.kind == "decode":
-            self.policy.run_cost.observe_decode(step.device_s)
-            return
-        if step.kind == "run":
-            self.policy.run_cost.observe_run(step.device_s)
             return
         self.adapters.release_step(step.plan)
-        failed = [isinstance(outcome, Exception) for outcome in outcomes]
-        if not any(failed):
-            if not step.plan.stored_images:  # which say nothing about the cost of crops
-                self.policy.model_of(step.plan).observe(step.plan.size, step.device_s)
-        elif step.kind == "encode":
+        if step.kind == "encode" and any(failed):
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
+            if row.pending:
+                continue
             if lost or any(job.failed for job in row.jobs):
+                # Also where a later part is in flight, which then has nothing left to confirm.
                 self.cache.withdraw(row.sequence)
+            elif row.cut:
+                continue
             else:
                 self.cache.confirm(row.sequence)
             for job in row.jobs:
@@ -182,7 +191,9 @@ class Scheduler:
         Pages stay as they are: all keys and values lie in one allocation, of which nothing can be given back.
         """
         if batch.kind != "decode":
-            self.policy.model_of(batch).shrink(batch.crops or len(batch.rows))
+            model = self.policy.model_of(batch)
+            # Rows that decode do not count as prompts, but their number makes the difference until prompts go alone.
+            model.shrink(batch.crops or min(len(batch.rows), model.most))
         begun = list(self.encoder.jobs.values())
         for job in begun:
             self.encoder.fail(job)
@@ -225,8 +236,8 @@ class Scheduler:
 
     def _book(self, batch: ScheduledBatch, now: float) -> None:
         self.adapters.hold_for_step(batch)
-        if batch.kind == "prefill":
-            for row in batch.rows:
+        for row in batch.rows:
+            if row.begins:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
         for group in batch.groups:
             if group.job.encoded:

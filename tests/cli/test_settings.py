@@ -60,9 +60,10 @@ def test_flags_override_the_environment_which_overrides_the_file(file: str) -> N
     assert (over.engine.max_batch, over.engine.max_crops) == (31, 23)
 
 
-def test_the_router_has_a_flag_of_its_own() -> None:
+def test_router_and_batching_have_flags_of_their_own() -> None:
     assert settings("--router", "greedy").engine.router == "greedy"
     assert settings("--router", "static", "--engine", "router_budget=1.2").engine.router_budget == 1.2
+    assert settings("--batching", "mixed", "--engine", "mixed_tokens=99").engine.batching == "mixed"
     with pytest.raises(SettingsError, match="--router is 'eager'"):
         settings("--router", "eager")
 

@@ -393,7 +393,7 @@ def test_the_length_cap_is_known_and_launches_nothing_beyond_it() -> None:
     bench.ask(budget=3)
     bench.run()
 
-    assert bench.core.metrics.steps == {"encode": 0, "prefill": 1, "decode": 2, "run": 0}
+    assert bench.core.metrics.steps == {"encode": 0, "prefill": 1, "decode": 2, "run": 0, "mixed": 0}
     assert bench.core.metrics.zombie_rows == 0
 
 

@@ -323,5 +323,5 @@ def test_runs_leave_the_statistics_of_prompts_alone() -> None:
 
     assert bench.scheduler.policy.prompts.observed == 1
     assert bench.sequences[0].times.prefill_s == pytest.approx(0.003)
-    assert bench.core.metrics.steps == {"encode": 0, "prefill": 1, "decode": 4, "run": 1}
+    assert bench.core.metrics.steps == {"encode": 0, "prefill": 1, "decode": 4, "run": 1, "mixed": 0}
     assert (bench.core.metrics.prefix_hits, bench.core.metrics.prefix_misses) == (0, 0)

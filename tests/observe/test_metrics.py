@@ -94,7 +94,7 @@ def test_a_snapshot_is_plain_json_and_holds_everything_that_was_counted():
 
     assert snapshot["counters"]["tokens"] == 3
     assert snapshot["counters"].keys().isdisjoint(snapshot["gauges"])
-    assert snapshot["counters"]["steps"] == {"encode": 0, "prefill": 0, "decode": 2, "run": 0}
+    assert snapshot["counters"]["steps"] == {"encode": 0, "prefill": 0, "decode": 2, "run": 0, "mixed": 0}
     assert snapshot["gauges"] == {**dict.fromkeys(GAUGES, 0), "pages_free": 7, "tensor_parallel": 1}
     assert set(snapshot["histograms"]) == HISTOGRAMS
     token_s = snapshot["histograms"]["token_s"]

@@ -217,10 +217,14 @@ class Rig:
         return self._finish(step, stories)
 
     def decode(self, stories: Sequence[Story]) -> list[Token | Exception | None]:
-        rows = [
-            BatchItem(story.sequence, story.sequence.num_tokens - 1, 1, len(story.sequence.tokens)) for story in stories
-        ]
-        return self._finish(self._step(ScheduledBatch("decode", rows=tuple(rows))), stories)
+        return self._finish(self._step(ScheduledBatch("decode", rows=_pending(stories))), stories)
+
+    def mix(
+        self, decoding: Sequence[Story], stories: Sequence[Story], rows: Sequence[BatchItem]
+    ) -> list[Token | Exception | None]:
+        """Decode some stories, and compute known positions of others beside them."""
+        step = self._step(ScheduledBatch("mixed", rows=(*_pending(decoding), *rows)))
+        return self._finish(step, [*decoding, *stories])
 
     def _step(self, plan: ScheduledBatch) -> Step:
         number = next(self._steps)
@@ -254,6 +258,11 @@ class Rig:
             tokens.append(self.plain.next_token(states[-1], allowed, sampler))
             new = tokens[-1:]
         return tokens, states
+
+
+def _pending(stories: Sequence[Story]) -> tuple[BatchItem, ...]:
+    sequences = [story.sequence for story in stories]
+    return tuple(BatchItem(one, one.num_tokens - 1, 1, len(one.tokens), pending=True) for one in sequences)
 
 
 def make_image(config: MoondreamConfig, tiling: tuple[int, int], seed: int = 0) -> ImageCrops:

@@ -220,6 +220,16 @@ def test_many_short_rows_take_a_graph_with_as_many_tiles_or_none() -> None:
     assert graphs.size_for(5000, 80) is None
 
 
+def test_graphs_of_mixed_launches_have_a_tile_for_every_row() -> None:
+    graphs = PromptGraphs(prefill_sizes(730, 4096), 64, mixed=True)
+    graphs.capture(Played(), lambda size, tiles: None)
+
+    assert tiles_for(16, 64, mixed=True) == 1 + 16
+    assert tiles_for(512, 64, mixed=True) == 8 + 64
+    assert graphs.size_for(60 + 440, 60 + 7) == 512
+    assert prompt_graphs(4096).size_for(60 + 440, 60 + 7) != 512
+
+
 def test_nothing_is_replayed_that_was_not_prompt_graphs() -> None:
     class Failing(Played):
         def capture(self, work):  # type: ignore[no-untyped-def]

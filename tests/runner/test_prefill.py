@@ -11,10 +11,10 @@ from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule
 from photonlite.request import Request, SamplingSettings, Token
-from photonlite.runner.prefill import PromptRow, fill_packed, make_rows, prompt_attention
+from photonlite.runner.prefill import ImagePart, PromptRow, fill_packed, make_rows, prompt_attention
 from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
 from photonlite.runner.torch_model_runner import decode_attention
-from photonlite.sequence import Sequence
+from photonlite.sequence import ImageSpan, Sequence
 from tests.cache.sequences import NamedImage
 from tests.runner import cached
 from tests.runner.cached import Rows
@@ -90,6 +90,37 @@ def test_the_ends_of_rows_are_known_and_unused_rows_are_empty(rows: list[BatchIt
     unused = [0] * (SHAPE.max_rows - len(rows))
     assert last == [sum(row.count for row in rows[: index + 1]) - 1 for index in range(len(rows))] + unused
     assert lengths == [row.start + row.count for row in rows] + unused
+
+
+def test_a_part_of_a_prompt_computes_its_part_of_a_causal_image() -> None:
+    request = Request("", (Token(1),) * 10, ANYBODY, 0, SamplingSettings())
+    sequence = Sequence(0, request, ANYBODY, 0, inside=(ImageSpan(NamedImage(""), 2, 6),))
+    first, rest = make_rows([BatchItem(sequence, 0, 5, None, (JOB,), cut=True), BatchItem(sequence, 5, 5, 0, (JOB,))])
+
+    assert first.images == (ImagePart(JOB.number, 2, 0, 3),)
+    assert rest.images == (ImagePart(JOB.number, 0, 3, 3),)
+
+
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_rows_that_decode_share_a_pass_with_parts_of_prompts(packed: bool) -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=(1, 2, 6), packed=packed)
+    decoding = [Story(words_of(40, 41), (COORDINATE, TEXT, TEXT, TEXT)), Story(words_of(42), (TEXT,) * 4)]
+    rig.prefill(decoding, [rig.fresh(story) for story in decoding])
+    words = (*words_of(*range(50, 60)), Token(5, (0.3,)), *words_of(60, 61))
+    long = Story(words, (TEXT,) * 2, make_image(config, (1, 2)))
+    whole = rig.fresh(long)
+    cut = whole.sequence.prefix_len + 7
+
+    rig.mix(decoding, [long], [BatchItem(whole.sequence, 0, cut, None, whole.jobs, begins=True, cut=True)])
+    rig.mix(decoding, [long], [BatchItem(whole.sequence, cut, whole.count - cut, 0, whole.jobs)])
+    rig.decode([*decoding, long])
+
+    for story in (*decoding, long):
+        wanted = rig.expected(story)[0]
+        assert [(token.id, token.values) for token in story.sequence.tokens] == [
+            (token.id, token.values) for token in wanted
+        ]
 
 
 @pytest.mark.long

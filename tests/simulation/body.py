@@ -182,7 +182,8 @@ class SymbolicBody:
         tokens = iter(twin.tokens)
         twin.hidden = []
         twin.prefill = plan
-        for row, table, number in zip(plan.rows, twin.rows, twin.adapters, strict=True):
+        rows = zip(plan.rows, twin.rows, twin.adapters, strict=False)  # behind these, unused ones may be sampled
+        for row, table, number in rows:
             adapter = self._adapter(number)
             start, end, cell = row.start, row.start + row.count, NAN
             if start > 0:
@@ -200,13 +201,15 @@ class SymbolicBody:
                     self.kept_pages[row.jobs[0].key] = list(leading)
                 start = len(leading)
             for position in range(start, end):
-                cell = next_cell(cell, next(tokens), adapter)
+                word = self._pending[table[PENDING_ROW]] if row.pending else next(tokens)
+                cell = next_cell(cell, word, adapter)
                 cells[_place(table, position, size)] = cell
             if table[POSITION] != end - 1:
                 raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
             twin.hidden.append(_look(cells, table, cell, end - 1, size))
         if next(tokens, None) is not None:
             raise Violation("more tokens were uploaded than the rows of a prefill launch have")
+        twin.hidden += [_STALE] * (len(twin.rows) - len(plan.rows))
 
     def decode(self, slot: Slot, count: int) -> None:
         twin, cells, size, pending = self._twins[slot.index], self.cells, self.shape.page_size, self._pending

@@ -143,7 +143,8 @@ def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, in
                 f"step {step.number} writes up to page {last} of sequence {sequence.number}, which has only "
                 f"{sequence.pages} left"
             )
-        written = sequence.pages[row.start // size : last + 1] if step.kind in ("decode", "run") else []
+        alone = row.pending or (sequence.num_committed_tokens > 0 and not row.begins)
+        written = sequence.pages[row.start // size : last + 1] if alone else []
         if any(counts.refcount(page) != 1 for page in written):
             raise Violation(f"step {step.number} writes to pages {written}, which are shared or free")
 
@@ -154,7 +155,9 @@ def _check_running(simulation: "Simulation", sequence: Sequence) -> None:
     flying = [row for step in simulation.core.pipeline.in_flight for row in step.rows if row.sequence is sequence]
     unknown = sum(row.index is not None and row.index >= len(sequence.tokens) for row in flying)
     behind = sequence.num_tokens + unknown - 1 - sequence.num_computed_tokens
-    if sequence.samples and behind and (behind < 0 or unknown or not simulation.scenario.forced_runs):
+    cut = sequence.cut and behind > 0
+    known = behind < 0 or unknown or not simulation.scenario.forced_runs
+    if sequence.samples and behind and not cut and known:
         raise Violation(
             f"sequence {sequence.number} has {sequence.num_computed_tokens} computed tokens of {sequence.num_tokens} "
             f"known ones, with {unknown} more in flight"

@@ -31,6 +31,7 @@ class Priority:
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._overtaken = 0
+        self._went_on = 0  # of these launches, how many came before a part of a bulk prompt
         self._kept_idle = 0  # whole ticks
         self._idle_plans = 0  # plans that kept the device idle, for a part of a tick too: the policy counts these
         self._planned_at = 0.0
@@ -52,18 +53,21 @@ class Priority:
 
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
-        if step.kind in ("decode", "run"):
+        if step.kind in ("decode", "run", "mixed"):
             self._check_decode(step)
+        if not step.plan.groups and not any(row.begins for row in step.rows):
+            if any(not (row.pending or row.sequence.realtime) for row in step.rows):
+                self._went_on = self._overtaken  # it may have been bulk's turn, for a prompt that has begun
             return
         for row in step.rows:
             self._left_out.pop(row.sequence, None)  # a prompt, of one that was pre-empted too, gives it a token as well
         scheduler, seen = self._simulation.scheduler, self._simulation.seen
-        led = [group.job.leader for group in step.plan.groups] + [row.sequence for row in step.rows]
+        led = [group.job.leader for group in step.plan.groups] + [row.sequence for row in step.rows if row.begins]
         classes = {one.realtime for one in led}
         if len(classes) != 1:
             raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
         realtime = classes.pop()
-        if realtime and self._overtaken >= _TURN:
+        if realtime and self._overtaken - self._went_on >= _TURN:
             self._check_no_bulk(step)
         if not realtime:
             if self._overtaken + self._idle_plans < _TURN:
@@ -72,6 +76,7 @@ class Priority:
         seen["bulk's turns"] += not realtime and self._overtaken >= _TURN
         waits = any(not one.realtime for one in scheduler.waiting)
         self._overtaken = self._overtaken + 1 if realtime and waits else 0
+        self._went_on = min(self._went_on, self._overtaken)
         seen["launches that overtook bulk work"] += realtime and waits
 
     def check(self) -> None:
@@ -126,7 +131,7 @@ class Priority:
 
     def _check_no_realtime(self, step: Step) -> None:
         for sequence in scheduler_waiting(self._simulation, realtime=True):
-            if step.kind == "prefill" and self._could_run(sequence, step):
+            if step.rows and self._could_run(sequence, step):
                 raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
         for job in self._simulation.scheduler.encoder.jobs.values():
             led = job.leader.realtime and not self._lacks(job.leader)
@@ -144,9 +149,14 @@ class Priority:
             return  # a pre-empted sequence waits until another one finishes
         if False in scheduler.running.router.refused:
             return
+        if any(one.cut and one.realtime for one in scheduler.running):
+            return  # prompts that have begun go on first
         if len(scheduler.running) >= simulation.scenario.max_batch or not scheduler.running.free_rows:
             return
         free = simulation.pages.free + simulation.cache.prefix.idle_pages
+        if scheduler.policy.mixes:  # rows that decode beside a prompt get their pages first
+            ends = [(one, max(one.num_tokens, one.num_computed_tokens + 1)) for one in scheduler.running]
+            free -= sum(max(0, simulation.pages.pages_for(end) - len(one.pages)) for one, end in ends)
         ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
         for sequence in ready[:1]:  # none behind it may take the pages that it lacks
             if simulation.cache.pages_needed(sequence) <= free:
@@ -157,12 +167,12 @@ class Priority:
         carried = {row.sequence for row in step.rows}
         bulk, realtime = (any(one.realtime == of for one in carried) for of in (False, True))
         full = len(carried) == simulation.scenario.max_batch
-        able = [one for one in simulation.scheduler.running if _could_decode(one, simulation.scenario.page_size)]
+        able = [one for one in simulation.scheduler.running if could_decode(one, simulation.scenario.page_size)]
         out = [one for one in able if one not in carried]
         simulation.seen["decode steps that left sequences out"] += full and bool(out)
         simulation.seen["decode steps of real-time requests alone"] += realtime and not bulk and bool(out)
         for one in out:
-            if (one.realtime and not (full and bulk)) or not (full or realtime):
+            if (one.realtime and not (full and bulk)) or not (full or realtime) or one.cut:
                 continue
             self._left_out[one] = self._left_out.get(one, 0) + 1
             if self._left_out[one] > (1 if one.realtime else _STEP):
@@ -174,6 +184,9 @@ class Priority:
     def _check_turns(self, step: Step, out: list[Sequence]) -> None:
         """Check that of launches of runs and decode steps neither comes twice while sequences wait for the other."""
         waited, classes = self._waited, {row.sequence.realtime for row in step.rows}
+        if self._simulation.scheduler.policy.mixes:
+            self._waited.clear()  # runs ride with decode steps, as far as there is room
+            return
         other = step.kind == "decode"  # what goes in a launch of runs waits for one
         self._waited = {(one, other) for one in out if one.is_behind == other and one.realtime in classes}
         if len(step.rows) < self._simulation.scenario.max_batch and (stuck := waited & self._waited):
@@ -207,7 +220,7 @@ def _rank(sequence: Sequence) -> tuple[bool, int]:
     return not sequence.realtime, sequence.number
 
 
-def _could_decode(sequence: Sequence, page_size: int) -> bool:
+def could_decode(sequence: Sequence, page_size: int) -> bool:
     """Whether a running sequence has a position to fill and room for it."""
     more = sequence.samples and sequence.next_index < sequence.budget
     end = max(sequence.num_computed_tokens + 1, sequence.num_tokens)

@@ -42,7 +42,7 @@ class Sharing:
                     raise Violation(f"sequence {number} of {cache_salt!r} reads page {source}, written for {owner!r}")
             for page in pages[first // size : -(-(row.start + row.count) // size)]:
                 salts[page] = cache_salt
-            seen["prefix hits of tenants"] += first > 0 and step.kind == "prefill" and bool(cache_salt)
+            seen["prefix hits of tenants"] += first > 0 and row.begins and bool(cache_salt)
         for save in step.plan.saves:
             salts[save.target] = salts[save.source]
 

@@ -53,6 +53,7 @@ from tests.simulation.hostile import (
 from tests.simulation.judge import AdapterFailure, ImageFailure, Judge
 from tests.simulation.oracle import Oracle
 from tests.simulation.priority import Priority
+from tests.simulation.riding import Riding
 from tests.simulation.sharing import Sharing
 from tests.simulation.trace import describe, name, standing, state
 from tests.simulation.watch import Watch, WatchedRunner
@@ -91,6 +92,7 @@ class Simulation:
         families: Requests that others follow.
         crops: How many each image has, by its key, which names its tenant too.
         sharing: Watches what launches share.
+        riding: Watches prompts that ride with decode steps.
         tables: Sizes of the engine's tables before the first request.
     """
 
@@ -125,6 +127,7 @@ class Simulation:
         self._judge = Judge()
         self.priority = Priority(self)
         self.sharing = Sharing(self)
+        self.riding = Riding(self)
         self._policy = policy
         self.asks = workload.asks[::-1]
         if policy is not None:
@@ -200,7 +203,7 @@ class Simulation:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             if 0 < row.start < row.sequence.block - 1:
                 raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")
-            resumed = row.start > 0 and step.kind == "prefill" and not row.restores
+            resumed = row.start > 0 and row.begins and not row.restores
             self.seen["hits of whole prompts"] += resumed and row.sequence.prompt_block > 0
             self.seen["rows of real-time sequences"] += row.sequence.realtime
             self.seen["prefix hits"] += resumed
@@ -208,6 +211,7 @@ class Simulation:
         self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
         self.seen["launches without a free page"] += self.pages.free == 0
         self.sharing.launching(step)
+        self.riding.launching(step)
         plan, depth = step.plan, self.scenario.depth
         self.seen["batches of more than 8 rows"] += len(step.rows) > 8
         self.seen[f"{step.kind} in depth {depth}"] += 1
@@ -263,8 +267,8 @@ class Simulation:
         if any(copy.target in out | coming for copy in (*step.plan.copies, *step.plan.saves)):
             raise Violation(f"step {step.number} copies to pages that are moving: {step.plan.copies}")
         swapped = {one.realtime for one in self.scheduler.running.swap.swapped}
-        if step.kind == "prefill" and step.rows[0].sequence.realtime in swapped:
-            raise Violation(f"{name(step.rows[0].sequence)} is admitted before swapped sequences have come back")
+        if early := [row.sequence for row in step.rows if row.begins and row.sequence.realtime in swapped]:
+            raise Violation(f"{name(early[0])} is admitted before swapped sequences have come back")
         self.seen["launches while pages move"] += bool(self.moving)
 
     def _compute(self, step: Step) -> None:
@@ -272,7 +276,7 @@ class Simulation:
         self._check_moving(step)
         for row in step.rows:
             sequence = row.sequence
-            if step.kind == "prefill":
+            if row.begins:
                 chosen = sequence.times.preemptions
                 if self._prefilled.get(sequence, -1) >= chosen:
                     raise Violation(f"{name(sequence)} is computed again, though nothing of it was given up")
@@ -280,18 +284,20 @@ class Simulation:
             else:
                 if row.start != self._computed[sequence]:
                     raise Violation(f"{name(sequence)} computes {row.start}, behind {self._computed[sequence]}")
-                if (row.count == 1) != (step.kind == "decode"):
-                    raise Violation(f"a {step.kind} step computes {row.count} positions of {name(sequence)}")
-            if row.count > 1 and row.start + row.count != sequence.num_tokens:
-                raise Violation(f"{name(sequence)} computes up to {row.start + row.count} of {sequence.num_tokens}")
-            self._computed[sequence] = row.start + row.count
-            self.seen["tokens of runs"] += row.count if step.kind == "run" else 0
+                if row.pending and row.count != 1:
+                    raise Violation(f"{name(sequence)} decodes {row.count} positions at once")
+            end = row.start + row.count
+            if not row.pending and ((end != sequence.num_tokens) != row.cut or end > sequence.num_tokens):
+                raise Violation(f"{name(sequence)} computes up to {end} of {sequence.num_tokens}, cut: {row.cut}")
+            self._computed[sequence] = end
+            forced = not row.pending and not row.begins and sequence.num_committed_tokens > 0
+            self.seen["tokens of runs"] += row.count if forced else 0
 
     def uncompute(self, step: Step) -> None:
         """Take back what a launch that raised would have computed."""
         for row in step.rows:
             self._computed[row.sequence] = row.start
-            if step.kind == "prefill":
+            if row.begins:
                 del self._prefilled[row.sequence]
 
     def finalizing(self, step: Step) -> None:

@@ -54,6 +54,8 @@ class Scenario:
         launch_budget_s: Of the virtual clock, for encode and prefill launches between two decode steps.
         max_pause_s: The same where many wait.
         forced_runs: Whether tokens that must follow are appended at once.
+        mixes: Whether prompts ride with decode steps.
+        mixed_tokens: Of such a step; None for what the launch budget has time for.
         router: Decides how many sequences run.
         router_budget: Share of the pages that these may need.
         swap_pages: Of host memory.
@@ -100,6 +102,8 @@ class Scenario:
     adapter_slots: int
     adapter_delay: int
     adapter_faults: float
+    mixes: bool
+    mixed_tokens: int | None
 
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
@@ -119,13 +123,15 @@ class Scenario:
             router_budget=self.router_budget,
             adapter_slots=self.adapter_slots,
             swap_pages=self.swap_pages,
+            mixes=self.mixes,
+            mixed_tokens=self.mixed_tokens,
         )
 
     def slots(self, longest: int) -> SlotShape:
         """Return the runner's shape, for requests of at most so many positions."""
         return SlotShape(
             max_rows=self.max_batch,
-            max_tokens=max(longest, self.max_prefill_tokens),
+            max_tokens=max(longest + self.max_batch, self.max_prefill_tokens),
             page_size=self.page_size,
             max_pages=self.max_pages,
             mask_words=words(VOCAB_SIZE),
@@ -310,6 +316,8 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         adapter_slots=random.choice((1, 1, 2, 3, 8)),
         adapter_delay=random.choice((0, 3, 30)),
         adapter_faults=random.choice((0.0, 0.0, 0.2)),
+        mixes=random.random() < 0.5,
+        mixed_tokens=random.choice((None, 1, 4, 12, 40)),
     )
 
 

@@ -29,7 +29,7 @@ class RankRunner(TorchModelRunner):
         super().__init__(*arguments, **options)
 
     def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
-        place = self._model, self._inputs, self._images, self.cache, self.shape
+        place = self._model, self._inputs, self._images, self.cache, self.shape, self._pending
         return RankPrefill(self._ranks, decoder, *place)
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:

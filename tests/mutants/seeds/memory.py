@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         "swap: what has come back waits for a step that has time for bulk rows",
         "scheduler/realtime.py",
-        "[one for one in bulk if one.has_turn][: max(0, most - len(urgent))]",
+        "returned[: max(0, most - len(urgent))]",
         "[]",
         SWAP,
     ),

@@ -44,7 +44,7 @@ MUTANTS = [
     Mutant(
         "the image's last page is not saved",
         "scheduler/fifo.py",
-        """            saves += saved
+        """            saves += done
 """,
         "",
         SIMULATION,
@@ -53,9 +53,9 @@ MUTANTS = [
         "a prefix whose step failed is handed out",
         "scheduler/scheduler.py",
         """                self.cache.withdraw(row.sequence)
-            else:""",
+            elif row.cut:""",
         """                self.cache.confirm(row.sequence)
-            else:""",
+            elif row.cut:""",
         f"{CORE} {SIMULATION}",
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "prompts keep images from being encoded",
         "scheduler/fifo.py",
-        """        queue.prefilled_last = batch.kind == "prefill"
+        """        queue.prefilled_last = batch.kind != "encode"
 """,
         """        queue.prefilled_last = False
 """,
@@ -184,8 +184,8 @@ MUTANTS = [
     Mutant(
         "runs: prompts wait until an answer has ended whose every launch is one",
         "scheduler/fifo.py",
-        'if batch is not None and (batch.kind == "decode" or not steady):',
-        'if batch is not None and batch.kind == "decode":',
+        'if batch is not None and (batch.kind in ("decode", "mixed") or not steady):',
+        'if batch is not None and batch.kind in ("decode", "mixed"):',
         "tests/scheduler/test_scheduler.py",
     ),
     Mutant(
@@ -296,8 +296,8 @@ MUTANTS = [
     Mutant(
         "priority: a decode step has more rows than a batch",
         "scheduler/realtime.py",
-        "sorted((bulk + urgent)[:most], key=self.rank)",
-        "sorted(bulk + urgent, key=self.rank)",
+        "sorted((able[len(urgent) :] + urgent)[:most], key=self.rank)",
+        "sorted(able[len(urgent) :] + urgent, key=self.rank)",
         SIMULATION,
     ),
     Mutant(
@@ -409,9 +409,9 @@ MUTANTS = [
     ),
     Mutant(
         "what is copied from the host counts as the time of crops",
-        "scheduler/scheduler.py",
-        "if not step.plan.stored_images:",
-        "if True:",
+        "scheduler/fifo.py",
+        "elif not failed and not batch.stored_images:",
+        "elif not failed:",
         "tests/engine/test_core.py",
     ),
     Mutant(
