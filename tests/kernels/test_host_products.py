@@ -10,7 +10,6 @@ from photonlite.kernels.host_products import (
     HostProduct,
     Pack,
     PlainInt8,
-    _error,
     int4_block,
     measure,
     pack_int4,
@@ -41,8 +40,8 @@ def test_a_few_rows_are_multiplied_by_the_packed_kernel(pack: Pack, rows: int, d
 
 def split(weight: QuantisedWeight) -> HostProduct:
     product = HostProduct(weight, Choice(split_int8, few=64))
-    if not product.takes_few or _error(product, HostProduct(weight, Choice()), matrix(4)) > host_products._ERROR:
-        pytest.skip("this build of PyTorch has no exact product of 8 and 7 bits")
+    if not product.takes_few or torch.backends.quantized.engine not in ("x86", "fbgemm"):
+        pytest.skip("this build of PyTorch has no product of 8 and 7 bits for x86")
     return product
 
 
