@@ -300,7 +300,8 @@ class FifoPolicy:
             return None  # prompts that have begun go on first
         if chosen and not full:
             admitted = self._admit(queue, self._room_among(chosen), fresh=fresh)
-            return self.plan_decode(decoding, admitted) if admitted.rows else None
+            goes_on = any(one.cut and not one.realtime for one in chosen) and not queue.realtime
+            return self.plan_decode(decoding, admitted) if admitted.rows or goes_on else None
         positions = self.limits.max_prefill_tokens
         if budget.left_s < math.inf:
             positions = min(positions, self.prompts.within(budget.left_s))

@@ -1,6 +1,7 @@
 """Families whose prompts ride with decode steps answer as they do one request at a time."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ def load(folder: Path, **engine: Any) -> VisionModel:
 
 
 def ask(model: VisionModel, number: int) -> str:
-    question, settings = f"What is it, {'and why, ' * number}exactly?", {"max_tokens": 24}
-    return str(model.query(IMAGES[number % 3], question, settings=settings)["answer"])  # type: ignore[arg-type]
+    question = f"What is it, {'and why, ' * number}exactly?"
+    settings: Any = {"max_tokens": 24}
+    return str(model.query(IMAGES[number % 3], question, settings=settings)["answer"])
 
 
 @pytest.mark.long
@@ -52,7 +54,7 @@ def test_prompts_that_ride_in_parts_change_no_answer(
     monkeypatch.setattr(torch_model_runner, "make_rows", watched)
     with load(folder, batching="mixed", mixed_tokens=9, prefix_caching=False) as model:
         with model.trace() as trace:
-            answers = [on_thread(lambda number=number: ask(model, number)) for number in range(6)]
+            answers = [on_thread(partial(ask, model, number)) for number in range(6)]
             assert [answer.result(GUARD) for answer in answers] == expected
         steps = counters(model)["steps"]
 
