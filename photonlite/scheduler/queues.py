@@ -268,7 +268,6 @@ class RunningSet:
         self.unfinished = UnfinishedPrompts(cache)
         self._max_positions = limits.max_prefill_tokens
         self.ran_last = False  # the last launch was of runs
-        self._given_runs: set[Sequence] = set()  # some of them may not be behind any more
         self._cache = cache
         self._adapters = adapters
         self._page_size = cache.pages.page_size
@@ -307,10 +306,6 @@ class RunningSet:
             for one in self.sequences
             if (one.num_computed_tokens < one.longest and len(one.tokens) < one.budget) or one.cut
         ]
-
-    def note_runs(self, sequences: Iterable[Sequence]) -> None:
-        """Note that sequences are given runs: until these are computed, no decode step may carry them."""
-        self._given_runs.update(sequences)
 
     def start(self, sequence: Sequence, start: int) -> None:
         """Let a sequence run that has left its queue and has its pages, from the first position that is not cached."""
@@ -375,10 +370,11 @@ class RunningSet:
         Sequences with known tokens to compute, such as runs, go in a launch of their own, at most `most_runs` at a
         time; such launches and decode steps take turns where both have something to do.
         """
-        if self._given_runs:
-            self._given_runs = {one for one in self._given_runs if one.is_behind and not one.finalized}
-        behind = [one for one in sequences if one.cut or one in self._given_runs]
-        steady = [one for one in sequences if not (one.cut or one in self._given_runs)] if behind else sequences
+        # `is_behind`, written out: a plan walks hundreds.
+        behind = [
+            one for one in sequences if one.cut or one.prompt_length + len(one.tokens) > one.num_computed_tokens + 1
+        ]
+        steady = [one for one in sequences if not one.is_behind] if behind else sequences
         if not behind:
             batch = self._plan_steps(steady)
         elif self.ran_last and steady:

@@ -139,9 +139,7 @@ class Scheduler:
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once; see `FifoPolicy.choose_runs`."""
-        chosen = self.policy.choose_runs(runs) if runs else ()
-        self.running.note_runs(sequence for sequence, _ in chosen)
-        return chosen
+        return self.policy.choose_runs(runs) if runs else ()
 
     def commit(self, step: Step, outcomes: ListLike[Token | Exception | None]) -> None:
         """Book what a step has done, given the outcomes of its rows; an encode step has one if it failed."""

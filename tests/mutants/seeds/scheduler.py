@@ -381,9 +381,9 @@ MUTANTS = [
     ),
     Mutant(
         "runs: decode steps carry sequences that were given some",
-        "scheduler/scheduler.py",
-        "        self.running.note_runs(sequence for sequence, _ in chosen)\n",
-        "",
+        "scheduler/queues.py",
+        "one for one in sequences if one.cut or one.prompt_length + len(one.tokens) > one.num_computed_tokens + 1",
+        "one for one in sequences if one.cut",
         f"{RUNS} {SIMULATION}",
     ),
     Mutant(
