@@ -62,8 +62,6 @@ def test_prompts_that_ride_in_parts_change_no_answer(
     rode = [span.args["prompts"] for span in trace.spans if span.name == "mixed"]
     assert len(rode) == steps["mixed"]
     assert 0 < min(rode) <= sum(rode) <= sum(row.count for row in launched if not row.pending)
-    inside = [
-        row for row in launched for span in row.sequence.images if span.start < row.start + row.count < span.end
-    ]
+    inside = [row for row in launched for span in row.sequence.images if span.start < row.start + row.count < span.end]
     assert bool(inside) == (family != "paligemma")  # whose images are never cut
     assert any(row.cut for row in launched) == (family != "paligemma")
