@@ -31,6 +31,7 @@ from photonlite.sequence import Sequence as EngineSequence
 WAITING, RUNNING = (10, 1_000, 10_000), (8, 64, 256)
 ROUNDS, TICKS, PARTS = 7, 30, 12
 _BUDGET, _PAGE = 10**6, 16
+_LONGEST = 15_000  # tokens of a sequence, of the pages that there are
 _VOCABULARY = Vocabulary(0, 1, 2, 3, 4, 5, any_id_continues=False)
 _WORD, _X, _SIZE = Token(20), Token(2, (0.5,)), Token(3, (0.25, 0.25))
 
@@ -134,9 +135,8 @@ class Subject:
         ]
 
     def _submit(self, number: int) -> None:
-        request = Request("query", (Token(number), _WORD), self._grammar(), _BUDGET, SamplingSettings())
+        request = Request("query", (Token(number), _WORD), self._grammar(), _LONGEST, SamplingSettings())
         sequence = EngineSequence(number, request, _Sink(), prefix_len=1)
-        sequence.budget = 15_000  # of the pages that there are
         self.core.scheduler.prepare(sequence)
         self.core.submit(sequence)
 

@@ -170,9 +170,9 @@ def _crop_encoder(
     capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
     spec = model.crop_spec
     if not isinstance(spec, CropSpec):
-        sized = GraphedPatches(cast(PatchEncoder, encoder), spec, capturer, where)
+        sized = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
         with plan_free_attention():
-            return sized, capturer, sized.capture()
+            return sized, capturer, sized.capture(capturer)
     crops = cast(CropEncoder, encoder)
     graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
     return graphed, capturer, graphed.capture(capturer)

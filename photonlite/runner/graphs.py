@@ -72,8 +72,7 @@ class CudaCapturer:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        # What was launched before may still read what the work writes, or write what it reads.
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))  # it may have written what the work reads
         with torch.cuda.stream(self._stream):
             work()
         self._stream.synchronize()

@@ -5,10 +5,9 @@ patches ── upload ──> patches of the slot, image after image ── enco
 ```
 """
 
-import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,23 +20,13 @@ from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured, try_capture
 from photonlite.sequence import UNIT_PATCHES, PatchImage
 
-_logger = logging.getLogger("photonlite")
-
 Grid = tuple[int, int]  # rows and columns of patches of an image
 
-CAMERAS = ((640, 480), (1280, 720), (1920, 1080))
-"""Width and height of images whose graphs are captured at start: no frame of such a camera waits for that."""
+CAMERAS = ((640, 480), (800, 600), (1024, 768), (1280, 720), (1024, 1024), (1920, 1080))
+"""Width and height of single images that are encoded by CUDA graphs."""
 
 MOST_PATCHES = 8192
 """Patches of the largest graph: kernels of larger images take longer than their launches."""
-
-MOST_GRAPHS = 8
-"""Graphs that are kept: each holds what follows from its size, up to 20 MB, in memory planned for workspaces."""
-
-SIGHTINGS = 16
-"""How often a size comes before it is captured: a capture takes about as long as so many replays save."""
-
-_REMEMBERED = 64  # sizes whose sightings are counted
 
 
 class PatchImages:
@@ -98,96 +87,62 @@ class PatchImages:
         return [torch.empty(len(found), positions, found.shape[2], dtype=found.dtype, device=found.device)]
 
 
-class _Graph(NamedTuple):
-    replay: Callable[[], None]
-    encoding: Callable[[Tensor], Tensor]  # holds what the graph reads
-
-
 class GraphedPatches:
-    """An encoder of whole images that encodes single ones of sizes that come often as CUDA graphs.
+    """An encoder of whole images that encodes single ones as CUDA graphs if they are of the size of a camera.
 
     ```
     patches [P, bytes] ── copy ──> patches ── graph of the size ──> embeddings, until the next launch
                                    (fixed)                         (fixed)
     ```
 
-    From Python the launches of a small image's kernels take longer than the kernels. A graph is captured at start for
-    the `CAMERAS`, and while others wait for a size that has come `SIGHTINGS` times; the one that was not needed for
-    longest gives way. Methods are called in inference mode.
+    From Python the launches of a small image's kernels take longer than the kernels. All graphs are captured at start:
+    a capture stops the whole card, and fails where another thread waits for it. Methods are called in inference mode.
     """
 
-    def __init__(self, encoder: PatchEncoder, spec: PatchSpec, capturer: Capturer, device: torch.device) -> None:
-        self._encoder, self._spec, self._capturer = encoder, spec, capturer
-        self._patches = torch.zeros(
-            min(MOST_PATCHES, spec.most_patches), spec.patch_bytes, dtype=torch.uint8, device=device
-        )
+    def __init__(self, encoder: PatchEncoder, spec: PatchSpec, device: torch.device) -> None:
+        self._encoder, self._spec = encoder, spec
+        most = min(MOST_PATCHES, spec.most_patches)
+        self._patches = torch.zeros(most, spec.patch_bytes, dtype=torch.uint8, device=device)
         self._found = torch.empty(0, device=device)
-        self._graphs: OrderedDict[Grid, _Graph | None] = OrderedDict()  # the latest at the end; None: it has failed
-        self._sightings: OrderedDict[Grid, int] = OrderedDict()
+        self._replays: dict[Grid, Callable[[], None]] = {}
+        self._encodings: list[Callable[[Tensor], Tensor]] = []  # hold what the graphs read
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Encode as the encoder does; what is returned is overwritten by the next call."""
-        graph = self._graph_of(grids[0]) if len(grids) == 1 and len(patches) <= len(self._patches) else None
-        if graph is None:
+        replay = self._replays.get(grids[0]) if len(grids) == 1 else None
+        if replay is None:
             return self._encoder.encode(patches, grids)
         self._patches[: len(patches)].copy_(patches)
-        graph.replay()
+        replay()
         return self._found[:, : len(patches) // self._spec.position_patches]
 
     def encoding(self, grids: Sequence[Grid]) -> Callable[[Tensor], Tensor]:
         return self._encoder.encoding(grids)
 
-    def capture(self) -> GraphReport:
-        """Capture the sizes of cameras, the largest first, so that smaller ones find its memory in the pool."""
-        with torch.inference_mode(), measured(self._capturer) as report:
-            found = self._encoder.encode(*self._largest())
-            self._found = torch.zeros_like(found)
-            del found
-            for grid in sorted(self._grids_of_cameras(), key=_area, reverse=True):
-                self._capture(grid)
-            return report(sum(graph is not None for graph in self._graphs.values()))
+    def capture(self, capturer: Capturer) -> GraphReport:
+        """Capture the sizes of cameras, largest first: later ones find its memory in the pool."""
+        with torch.inference_mode(), measured(capturer) as report:
+            grids = sorted(self._grids_of_cameras(), key=_area, reverse=True)
+            if grids:
+                largest = self._encoder.encode(self._patches[: _area(grids[0])], grids[:1])
+                self._found = torch.zeros_like(largest)
+                del largest
+            for grid in grids:
+                encoding = self._encoder.encoding([grid])
+                what = f"images of {grid[0]} x {grid[1]} patches are encoded"
+                if replay := try_capture(capturer, partial(self._run, grid, encoding), what):
+                    self._replays[grid] = replay
+                    self._encodings.append(encoding)
+            return report(len(self._replays))
 
-    def _largest(self) -> tuple[Tensor, list[Grid]]:
-        rows = self._spec.merge
-        columns = len(self._patches) // self._spec.position_patches * rows
-        return self._patches[: rows * columns], [(rows, columns)]
+    def _run(self, grid: Grid, encoding: Callable[[Tensor], Tensor]) -> None:
+        found = encoding(self._patches[: _area(grid)])
+        self._found[:, : found.shape[1]].copy_(found)
 
     def _grids_of_cameras(self) -> set[Grid]:
-        grids = {
-            (rows * self._spec.merge, columns * self._spec.merge)
-            for rows, columns in map(self._spec.positions_of, CAMERAS)
-        }
+        merge = self._spec.merge
+        grids = {(rows * merge, columns * merge) for rows, columns in map(self._spec.positions_of, CAMERAS)}
         return {grid for grid in grids if _area(grid) <= len(self._patches)}
-
-    def _graph_of(self, grid: Grid) -> _Graph | None:
-        if grid not in self._graphs:
-            seen = self._sightings[grid] = self._sightings.pop(grid, 0) + 1
-            if seen < SIGHTINGS:
-                if len(self._sightings) > _REMEMBERED:
-                    self._sightings.popitem(last=False)
-                return None
-            del self._sightings[grid]
-            with measured(self._capturer) as report:
-                self._capture(grid)
-                _logger.info(
-                    "Images of %d x %d patches are encoded by a CUDA graph, captured in %.2f s",
-                    *grid,
-                    report(1).seconds,
-                )
-        self._graphs.move_to_end(grid)
-        return self._graphs[grid]
-
-    def _capture(self, grid: Grid) -> None:
-        encoding, patches = self._encoder.encoding([grid]), self._patches[: _area(grid)]
-        target = self._found[:, : len(patches) // self._spec.position_patches]
-
-        def encode() -> None:
-            target.copy_(encoding(patches))
-
-        replay = try_capture(self._capturer, encode, f"images of {grid[0]} x {grid[1]} patches are encoded")
-        self._graphs[grid] = None if replay is None else _Graph(replay, encoding)
-        if len(self._graphs) > MOST_GRAPHS:  # the card has done all that was launched: a capture waits for it
-            self._graphs.popitem(last=False)
 
 
 def _area(grid: Grid) -> int:

@@ -1,5 +1,4 @@
 import contextlib
-import dataclasses
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -255,7 +254,7 @@ def test_an_image_may_be_prefilled_without_a_token(packed: bool) -> None:
     story = Story(words_of(1, 50, 3), BOXES, nobody.crops)
     row = rig.fresh(nobody)
 
-    assert rig.prefill([nobody], [dataclasses.replace(row, index=None)]) == [None]
+    assert rig.prefill([nobody], [row._replace(index=None)]) == [None]
 
     sequence = rig.open(story, shared=nobody.sequence.pages[:6])
     rig.prefill([story], [BatchItem(sequence, 26, 3, 0)], (PageCopy(nobody.sequence.pages[6], sequence.pages[6]),))
@@ -515,7 +514,7 @@ def restored(rig: Rig, story: Story, image: StoredImage) -> BatchItem:
     job = rig.job(image)  # type: ignore[arg-type]
     rig.encode(CropGroup(job, 0, 1))
     sequence = rig.open(story)
-    return BatchItem(sequence, sequence.prefix_len, sequence.num_tokens - sequence.prefix_len, 0, (job,))
+    return BatchItem(sequence, sequence.prefix_len, sequence.num_tokens - sequence.prefix_len, 0, (job,), begins=True)
 
 
 @both

@@ -118,8 +118,8 @@ def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Sequence]]:
     starts: list[tuple[int, Sequence]] = []
     admit = CacheManager.admit
 
-    def watched(manager: CacheManager, sequence: Sequence) -> Any:
-        admission = admit(manager, sequence)
+    def watched(manager: CacheManager, sequence: Sequence, *spared: int) -> Any:
+        admission = admit(manager, sequence, *spared)
         if admission is not None:
             starts.append((admission[0], sequence))
         return admission
