@@ -95,6 +95,11 @@ class BatchItem(NamedTuple):
         return self.begins and self.start > 0 and any(job.has_pages for job in self.jobs)
 
     @property
+    def is_prompt(self) -> bool:
+        """Whether it computes positions of a prompt, which runs are not."""
+        return not self.pending and self.start < self.sequence.prompt_length
+
+    @property
     def is_void(self) -> bool:
         """Whether a prompt read an image for which memory was short, so that its token does not count."""
         return self.sequence.preempting and any(job.failed for job in self.jobs)

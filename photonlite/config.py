@@ -101,10 +101,11 @@ class EngineConfig:
         max_prefill_tokens: Positions that one launch prefills at most; a single longer prompt goes alone.
         batching: "turns" launches prompts as a whole, in pauses between decode steps. "mixed" lets them ride with what
             is decoded, in parts where they are long: nothing that decodes waits for a prompt longer than the part in
-            its step takes, and both share the reading of weights. Answers are the same.
-        mixed_tokens: Positions of such a step, decoded ones among them; a block that attends to itself in both
-            directions, such as Moondream's image, is never cut. None for as many of prompts as `launch_budget_s` has
-            time for beside what is decoded, by measurements since the start.
+            its step takes, and both share the reading of weights. Answers are the same. It takes turns while a
+            real-time request is open, and for a while where memory was short.
+        mixed_tokens: Positions of such a step, decoded ones among them, but at least one of a prompt; a block that
+            attends to itself in both directions, such as Moondream's image, is never cut. None for as many of prompts
+            as `launch_budget_s`, or half a decode step, has time for beside what is decoded, by measurements.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
@@ -206,6 +207,10 @@ class EngineConfig:
             )
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
+        if self.mixed_tokens is not None and self.batching != "mixed":
+            raise SettingsError(
+                f"engine setting 'mixed_tokens' is {self.mixed_tokens}: it must be None where 'batching' is 'turns'"
+            )
 
     @property
     def context(self) -> int | None:

@@ -86,3 +86,9 @@ def test_engine_counts_must_be_whole_numbers(name: str, value: Any) -> None:
 def test_an_unusable_engine_setting_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=f"'{next(iter(settings))}' is"):
         EngineConfig(**settings)
+
+
+def test_tokens_of_mixed_steps_are_refused_where_none_are_mixed() -> None:
+    with pytest.raises(SettingsError, match="'mixed_tokens' is 64: it must be None where 'batching' is 'turns'"):
+        EngineConfig(mixed_tokens=64)
+    assert EngineConfig(batching="mixed", mixed_tokens=64).mixed_tokens == 64

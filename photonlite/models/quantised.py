@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from photonlite.config import Precision
+from photonlite.device.cpu import set_threads
 from photonlite.errors import CheckpointError, SettingsError
 from photonlite.kernels import cards
 from photonlite.kernels.host_products import Choice, HostProduct, measure
@@ -281,7 +283,10 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         return
     layers = {name: one for name, one in model.named_modules() if isinstance(one, QuantisedLinear)}
     choices = [measure(layer.precision, dtype) if name.startswith(_FEW) else Choice() for name, layer in layers.items()]
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # PyTorch packs in one thread
+    # PyTorch packs int8 in one thread. It packs int4 in several, and would take five bytes a weight in each of ours.
+    narrow = any(layer.precision == "int4" for layer in layers.values())
+    threads = 1 if narrow else torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=None if narrow else partial(set_threads, 1)) as pool:
         list(pool.map(QuantisedLinear.prepare, layers.values(), choices))
 
 

@@ -190,7 +190,8 @@ class FifoPolicy:
         """Return the positions of prompts that a step may carry beside so many rows that decode: at least one."""
         limits = self.limits
         if limits.mixed_tokens is None:
-            room = self.prompts.within(limits.launch_budget_s) if decoding else limits.max_prefill_tokens
+            beside_s = max(limits.launch_budget_s, self.run_cost.decode_s / 2)  # a slow device has long steps
+            room = self.prompts.within(beside_s) if decoding else limits.max_prefill_tokens
         else:
             room = limits.mixed_tokens - decoding
         return max(1, min(room, limits.max_prefill_tokens - decoding))
@@ -225,6 +226,8 @@ class FifoPolicy:
 
     def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
         """Count an encode or prefill launch; the other kind comes first in the next pause."""
+        if batch.kind == "decode":
+            return  # no prompt could ride
         queue.prefilled_last = batch.kind != "encode"
         if batch.kind != "mixed":
             self._held_s += self.model_of(batch).cost(batch.size)
@@ -239,8 +242,9 @@ class FifoPolicy:
             costs.observe_decode(seconds)
         elif step.kind == "run":
             costs.observe_run(seconds)
-        elif step.kind == "mixed" and not failed:
-            self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
+        elif step.kind == "mixed":
+            if not failed and all(row.is_prompt or row.pending for row in step.rows):
+                self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
         elif not failed and not batch.stored_images:  # which say nothing about the cost of crops
             self.model_of(batch).observe(batch.size, seconds)
 

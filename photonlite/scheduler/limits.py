@@ -123,7 +123,12 @@ class RunCost:
 
     def beyond_decode(self, seconds: float) -> float:
         """Return what prompts added to a step that took so long: at least a tenth of it, as decode steps vary."""
-        return max(seconds - (self._decode_s or 0.0), 0.1 * seconds)
+        return max(seconds - self.decode_s, 0.1 * seconds)
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds of a decode step; 0 while none was measured."""
+        return self._decode_s or 0.0
 
     def refuse(self) -> None:
         self.steps -= _FORGOTTEN * (self.steps - 1.0)

@@ -361,7 +361,7 @@ class RunningSet:
     def start_again(self, sequence: Sequence) -> None:
         """Return a sequence that does not run to its queue: its tokens are computed again."""
         self.release(sequence)
-        sequence.num_computed_tokens, sequence.cut = 0, False
+        sequence.num_computed_tokens, sequence.cut, sequence.turn_end = 0, False, 0
         self.requeue(sequence)
 
     def plan_decode(self, sequences: ListLike[Sequence], most_runs: int) -> ScheduledBatch | None:
@@ -381,7 +381,7 @@ class RunningSet:
             batch = self._plan_steps(steady) or self._plan_runs(behind, most_runs)
         else:
             batch = self._plan_runs(behind, most_runs) or self._plan_steps(steady)
-        self.ran_last = batch is not None and batch.kind == "run"
+        self.ran_last = batch is not None and batch.kind != "decode"
         return batch
 
     def plan_mixed(
@@ -409,7 +409,8 @@ class RunningSet:
                 pending.append(BatchItem(one, one.num_computed_tokens, 1, one.next_index, pending=True))
                 one.num_computed_tokens += 1
         known += prompts.rows
-        kind: Kind = "decode" if not known else "mixed" if pending else "prefill"
+        alone: Kind = "prefill" if any(row.is_prompt for row in known) else "run"
+        kind: Kind = "decode" if not known else "mixed" if pending else alone
         rows = (*pending, *known)
         return ScheduledBatch(kind, rows, (), prompts.copies, (*saves, *prompts.saves)) if rows else None
 
@@ -452,7 +453,8 @@ class RunningSet:
                 rows.append(row)
                 saves += saved
                 positions += count
-        return ScheduledBatch("run", tuple(rows), saves=tuple(saves)) if rows else None
+        kind: Kind = "prefill" if any(row.is_prompt for row in rows) else "run"
+        return ScheduledBatch(kind, tuple(rows), saves=tuple(saves)) if rows else None
 
     def _make_room(self, sequence: Sequence, positions: int) -> bool:
         """Allocate pages for so many positions of a sequence, if need be by pre-empting the last in rank."""

@@ -285,6 +285,12 @@ class RealtimePolicy(FifoPolicy):
             bulk = self.pause(short if near else self.pause_s(waiting, decoding))
         return bulk, self.pause(short if urgent_decodes else max(short, limits.max_pause_s))
 
+    @property
+    def mixes(self) -> bool:
+        """As of the other policy, and only while no real-time request is open: turns keep their bounds."""
+        running = self.running.sequences
+        return super().mixes and not len(self.urgent) and not (running and running[0].realtime)
+
     def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
         """Choose real-time sequences alone, or with the oldest bulk ones at their turn."""
         most = self.limits.max_batch

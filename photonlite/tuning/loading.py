@@ -53,7 +53,8 @@ class Tunable:
             steps = {streams: Decoding(model, streams, context, device) for streams in STREAMS}
         card = CudaCard(device)
         try:
-            return tuning_of(measure(card, encodings, steps, SPLITS, say), self.made_for)
+            splits = [sms for sms in SPLITS if sms < card.whole().sms]
+            return tuning_of(measure(card, encodings, steps, splits, say), self.made_for)
         finally:
             card.close()
 
@@ -71,8 +72,9 @@ def open_model(name: str | None, device: str, dtype: str, revision: str | None, 
             "run it on a machine with a card, or give --file to show what was tuned there"
         )
     numbers = resolve_dtype(dtype, where)
-    model = load_checkpoint(name, device=where, dtype=numbers, revision=revision).model
-    return Tunable(model, where, _make_of(model, where, numbers, version))
+    loaded = load_checkpoint(name, device=where, dtype=numbers, revision=revision)
+    weights = str(loaded.precisions) or "full"
+    return Tunable(loaded.model, where, _make_of(loaded.model, where, numbers, version) | {"weights": weights})
 
 
 def _make_of(model: Model, device: torch.device, dtype: torch.dtype, version: str) -> dict[str, str]:

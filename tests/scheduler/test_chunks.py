@@ -235,3 +235,56 @@ def test_prompts_go_alone_where_memory_was_short_for_riding() -> None:
     assert bench.core.metrics.steps["mixed"] == 0
     kinds = [step.kind for step in bench.runner.steps]
     assert all(kind != "prefill" or after != "prefill" for kind, after in pairwise(kinds))
+
+
+def test_runs_that_go_alone_say_nothing_about_prompts() -> None:
+    words = tuple(range(3, 30))
+    bench = mixed(Bench(script(words, 40)), tokens=6)
+    bench.ask(Scripted(words))
+    for _ in range(4):
+        bench.core.tick()
+    before = bench.scheduler.policy.prompts.observed
+    bench.run()
+
+    assert bench.core.metrics.steps["run"] > 0
+    assert bench.scheduler.policy.prompts.observed == before
+
+
+def test_what_a_run_and_a_prompt_cost_together_is_not_learned() -> None:
+    words = tuple(range(3, 60))
+    bench = mixed(Bench(script(words, 70)), tokens=6)
+    decoding(bench)
+    bench.ask(Scripted(words))
+    before = bench.scheduler.policy.prompts.observed
+    bench.run()
+
+    carried = [step for step in bench.runner.steps if step.kind == "mixed"]
+    whole = [step for step in carried if all(row.is_prompt or row.pending for row in step.rows)]
+    assert len(whole) < len(carried)
+    assert bench.scheduler.policy.prompts.observed == before + len(whole)
+
+
+def test_prompts_get_half_a_decode_step_on_a_slow_device() -> None:
+    policy = mixed(Bench(ends_at(5)), tokens=None).scheduler.policy
+    policy.prompts.observe(100, 0.5)
+    assert policy.room_beside(1) == 1
+    policy.run_cost.observe_decode(0.3)
+    assert policy.room_beside(1) == 30
+
+
+def test_prompts_take_turns_while_a_realtime_request_is_open() -> None:
+    bench = mixed(Bench(ends_at(60)), tokens=4)
+    decoding(bench)
+    long = ask(bench, 40)
+    while not long.cut:
+        bench.core.tick()
+    bench.ask(realtime=True, budget=6)
+    begun = len(bench.runner.steps)
+    urgent = bench.sequences[-1]
+    while not urgent.finalized:
+        bench.core.tick()
+
+    assert "mixed" not in [step.kind for step in bench.runner.steps[begun:]]
+    bench.run()
+    assert all(sequence.error is None for sequence in bench.sequences)
+    assert bench.everything_is_free()

@@ -66,7 +66,8 @@ class Riding:
         if not pending:
             return
         budget = scenario.mixed_tokens
-        room = policy.prompts.within(scenario.launch_budget_s) if budget is None else budget - pending
+        beside_s = max(scenario.launch_budget_s, policy.run_cost.decode_s / 2)
+        room = policy.prompts.within(beside_s) if budget is None else budget - pending
         block = known[0].sequence.block - known[0].start if len(known) == 1 else 0
         if positions > max(1, room, block):
             raise Violation(f"{positions} positions of prompts hold up {pending} rows that decode: {room} may")

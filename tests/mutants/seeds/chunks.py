@@ -127,7 +127,7 @@ MUTANTS = [
     Mutant(
         "riding: decoding counts as the cost of prompts",
         "scheduler/limits.py",
-        "max(seconds - (self._decode_s or 0.0), 0.1 * seconds)",
+        "max(seconds - self.decode_s, 0.1 * seconds)",
         "seconds",
         CHUNKS,
     ),
