@@ -296,7 +296,8 @@ class Scene:
         """Run all requests on the engine at once; returns each with its outcome."""
         swap_bytes = 4 * (self._cache_bytes() or 0) if way.swaps else 0
         memory = {"kv_cache_bytes": self._cache_bytes(), "swap_bytes": swap_bytes}
-        batching = {"batching": way.batching, "mixed_tokens": self.mixed_tokens}
+        mixed_tokens = self.mixed_tokens if way.batching == "mixed" else None
+        batching = {"batching": way.batching, "mixed_tokens": mixed_tokens}
         config = EngineConfig(depth=way.depth, forced_runs=way.runs, **memory, **batching, **self.options)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
