@@ -110,10 +110,13 @@ def test_every_setting_has_a_flag_and_a_variable(cls: type) -> None:
 def test_every_setting_of_the_engine_has_an_assignment_and_a_variable() -> None:
     for name, setting in settings_of(EngineConfig).items():
         text = given(setting) if setting.kind is not bool else str(not setting.default)
-        more = ("fused=true",) if name != "fused" else ()
+        more = {"fused": "true", "batching": "mixed"}  # some others need them
+        more.pop(name, None)
         for made in (
-            settings("--engine", f"{name}={text}", *(part for one in more for part in ("--engine", one))),
-            settings(**{name.upper(): text}),
+            settings(
+                "--engine", f"{name}={text}", *(part for one in more.items() for part in ("--engine", "=".join(one)))
+            ),
+            settings(**{name.upper(): text}, **{other.upper(): value for other, value in more.items()}),
         ):
             assert getattr(made.engine, name) != setting.default, name
 
