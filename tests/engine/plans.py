@@ -101,4 +101,4 @@ def _frozen(row: BatchItem) -> BatchItem:
     """Copy the sequence's present state: it grows with every commit."""
     sequence = copy.copy(row.sequence)
     sequence.pages, sequence.tokens = list(sequence.pages), list(sequence.tokens)
-    return replace(row, sequence=sequence)
+    return row._replace(sequence=sequence)
