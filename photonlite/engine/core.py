@@ -398,7 +398,7 @@ class EngineCore:
     def _count_launch(self, step: Step) -> None:
         metrics, kind = self.metrics, step.kind
         metrics.steps[kind] += 1
-        if decoding := sum(row.pending for row in step.rows):
+        if decoding := len(step.rows) if kind == "decode" else sum(row.pending for row in step.rows):
             metrics.batch_size.observe(decoding)
             metrics.padding_rows += step.padded - len(step.rows)
         if kind == "encode":

@@ -168,14 +168,12 @@ class FifoPolicy:
         """Choose the running sequences whose next tokens are computed together."""
         return decoding
 
-    def plan_decode(
-        self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS, chosen: list[Sequence] | None = None
-    ) -> ScheduledBatch | None:
+    def plan_decode(self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS) -> ScheduledBatch | None:
         """Plan the next tokens of running sequences, which ends a pause where it gives all a turn that have no runs.
 
         Where prompts ride, those that have begun go on beside these, and `prompts` begin.
         """
-        chosen = self.choose_rows(decoding) if chosen is None else chosen
+        chosen = self.choose_rows(decoding)
         steady = any(not sequence.is_behind for sequence in chosen)
         if self.mixes:
             room = self.room_beside(sum(not sequence.is_behind for sequence in chosen))
@@ -220,14 +218,12 @@ class FifoPolicy:
             batch = self._plan_encode(queue, budget) or self._plan_prefill(queue, budget)
         else:
             batch = self._plan_prefill(queue, budget) or self._plan_encode(queue, budget)
-        if batch is not None:
+        if batch is not None and batch.kind != "decode":  # which it is where no prompt could ride
             self.note_launch(queue, batch)
         return batch
 
     def note_launch(self, queue: WaitingQueue, batch: ScheduledBatch) -> None:
         """Count an encode or prefill launch; the other kind comes first in the next pause."""
-        if batch.kind == "decode":
-            return  # no prompt could ride
         queue.prefilled_last = batch.kind != "encode"
         if batch.kind != "mixed":
             self._held_s += self.model_of(batch).cost(batch.size)
@@ -235,7 +231,7 @@ class FifoPolicy:
     def model_of(self, batch: ScheduledBatch) -> LaunchModel:
         return self.crops if batch.kind == "encode" else self.prompts
 
-    def observe(self, step: Step, *, failed: bool) -> None:
+    def observe(self, step: Step, *, failed: bool = False) -> None:
         """Learn from the seconds that a step took on the device."""
         batch, seconds, costs = step.plan, step.device_s, self.run_cost
         if step.kind == "decode":
@@ -292,20 +288,17 @@ class FifoPolicy:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""
         if not self.has_place(queue) or self.is_held_up(queue) or (self.mixes and budget.left_s <= 0):
             return None
-        decoding = self.running.decoding() if self.mixes else []
-        chosen = self.choose_rows(decoding)
-        begun = [one for one in decoding if one.cut and one.realtime == queue.realtime and one not in chosen]
-        if begun:  # it is their turn, before new ones of their class
-            beside = [one for one in chosen if not one.is_behind]
-            return self.plan_decode(decoding, chosen=sorted((begun + beside)[: self.limits.max_batch], key=self.rank))
+        chosen = self.running.decoding() if self.mixes else []
+        if self.running.ran_last:  # runs and prompts take turns, as prompts that cannot be cut need all the room
+            chosen = [one for one in chosen if one.cut or not one.is_behind]
         fresh = not any(one.is_behind for one in chosen)
         full = len(chosen) >= self.limits.max_batch
         if full and not fresh:
             return None  # prompts that have begun go on first
         if chosen and not full:
             admitted = self._admit(queue, self._room_among(chosen), fresh=fresh)
-            goes_on = any(one.cut and not one.realtime for one in chosen) and not queue.realtime
-            return self.plan_decode(decoding, admitted) if admitted.rows or goes_on else None
+            goes_on = any(one.cut for one in chosen)
+            return self.plan_decode(chosen, admitted) if admitted.rows or goes_on else None
         positions = self.limits.max_prefill_tokens
         if budget.left_s < math.inf:
             positions = min(positions, self.prompts.within(budget.left_s))

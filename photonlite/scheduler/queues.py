@@ -408,6 +408,7 @@ class RunningSet:
             else:
                 pending.append(BatchItem(one, one.num_computed_tokens, 1, one.next_index, pending=True))
                 one.num_computed_tokens += 1
+        self.ran_last = any(not row.is_prompt for row in known)
         known += prompts.rows
         alone: Kind = "prefill" if any(row.is_prompt for row in known) else "run"
         kind: Kind = "decode" if not known else "mixed" if pending else alone

@@ -306,14 +306,12 @@ class RealtimePolicy(FifoPolicy):
             return urgent + returned[: max(0, most - len(urgent))]
         return sorted((able[len(urgent) :] + urgent)[:most], key=self.rank)
 
-    def plan_decode(
-        self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS, chosen: list[Sequence] | None = None
-    ) -> ScheduledBatch | None:
+    def plan_decode(self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS) -> ScheduledBatch | None:
         able = [one for one in decoding if not one.preempting] if decoding and decoding[0].realtime else decoding
         both = bool(able) and able[0].realtime != able[-1].realtime
         if both and self._steps_without_bulk >= BULK_STEP:
             self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
-        batch = super().plan_decode(decoding, prompts, chosen)
+        batch = super().plan_decode(decoding, prompts)
         if both:
             has_bulk = batch is not None and any(not row.sequence.realtime for row in batch.rows)
             self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1

@@ -143,10 +143,11 @@ class Scheduler:
 
     def commit(self, step: Step, outcomes: ListLike[Token | Exception | None]) -> None:
         """Book what a step has done, given the outcomes of its rows; an encode step has one if it failed."""
+        if step.kind == "decode":
+            self.policy.observe(step)
+            return
         failed = [isinstance(outcome, Exception) for outcome in outcomes]
         self.policy.observe(step, failed=any(failed))
-        if step.kind == "decode":
-            return
         self.adapters.release_step(step.plan)
         if step.kind == "encode" and any(failed):
             for group in step.plan.groups:
@@ -234,7 +235,7 @@ class Scheduler:
 
     def _book(self, batch: ScheduledBatch, now: float) -> None:
         self.adapters.hold_for_step(batch)
-        for row in batch.rows:
+        for row in batch.rows if batch.kind != "decode" else ():
             if row.begins:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
         for group in batch.groups:

@@ -7,8 +7,8 @@ from photonlite.errors import NumericalError
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.sequence import Sequence
-from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
-from tests.engine.test_runs import Scripted, script
+from tests.engine.fakes import END, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
+from tests.engine.test_runs import FORCED, Scripted, script
 
 
 def mixed(bench: Bench, tokens: int | None = 8, *, max_batch: int = 4) -> Bench:
@@ -288,3 +288,29 @@ def test_prompts_take_turns_while_a_realtime_request_is_open() -> None:
     bench.run()
     assert all(sequence.error is None for sequence in bench.sequences)
     assert bench.everything_is_free()
+
+
+def test_runs_and_a_prompt_that_cannot_be_cut_take_turns() -> None:
+    length = 200
+    forced = {
+        number: {place for place in range(3 + 4 * number, length) if (place - 4 * number) % 12 < 10}
+        for number in range(3)
+    }
+
+    def choose(sequence: Sequence, index: int) -> Token:
+        return Token(FORCED if index in forced.get(sequence.number, ()) else END if index == length - 1 else WORD)
+
+    bench = mixed(Bench(choose, pages=1000, max_batch=8), tokens=PREFIX - 1, max_batch=8)
+    for places in forced.values():
+        bench.ask(Scripted(tuple(places), length), budget=length)
+    for _ in range(6):
+        bench.core.tick()
+    bench.ask(image=FakeImage("a"))
+    waits = bench.sequences[-1]
+    ticks = 0
+    while waits.row is None:
+        bench.core.tick()
+        ticks += 1
+
+    assert ticks < 15
+    assert not any(sequence.finalized for sequence in bench.sequences)

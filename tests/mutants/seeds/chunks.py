@@ -118,11 +118,11 @@ MUTANTS = [
         SIMULATION,
     ),
     Mutant(
-        "riding: a real-time prompt keeps the rest of bulk ones from their turn",
+        "riding: runs keep a prompt that cannot be cut from beginning",
         "scheduler/fifo.py",
-        "        if begun:  # it is their turn",
-        "        if begun and False:  # it is their turn",
-        SIMULATION,
+        "        if self.running.ran_last:  # runs and prompts",
+        "        if False:  # runs and prompts",
+        CHUNKS,
     ),
     Mutant(
         "riding: decoding counts as the cost of prompts",
