@@ -1,8 +1,8 @@
 """Encoding beside decoding on one card: `python -m bench.overlap --spike --profile --device cuda`.
 
 Moondream 2's shape with random weights. An encoding of 9 crops and decode steps at a context of 850, each a CUDA graph,
-repeat by turns, on two plain streams, in two parts of the card (green contexts, with graphs captured inside), and with
-kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
+take turns, or run on two plain streams, in two parts of the card (green contexts, with graphs captured inside), or
+with kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
 
 `--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
 bounds each operation.
@@ -97,7 +97,7 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
         [name, f"{1e3 * one.turns:.2f}", f"{1e3 * one.makespan:.2f}", f"{one.turns / one.makespan:.2f}", _pieces(one)]
         for name, one in tuning.schedules.items()
     ]
-    bench.section("Schedules", table(["for", "by turns (ms)", "planned (ms)", "gain", "pieces"], rows))
+    bench.section("Schedules", table(["for", "in turns (ms)", "planned (ms)", "gain", "pieces"], rows))
     if options.data is not None:
         save_tuning(options.data / "tuning.json", tuning)
         draw_schedules(tuning.schedules, options.data / "schedules.png")

@@ -21,10 +21,10 @@ HEAD += ["decode share", "encode share", "sum"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Decoding and encoding at once, or by turns.
+    """Decoding and encoding at once, or taking turns.
 
     Attributes:
-        how: By turns, on plain streams, in parts, with fewer programs, or in parts with tilings made for them.
+        how: In turns, on plain streams, in parts, with fewer programs, or in parts with tilings made for them.
         streams: Sequences that are decoded.
         sms: Of decoding and of encoding.
         decode_whole: Seconds of a step alone on the whole card.

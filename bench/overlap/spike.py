@@ -1,4 +1,4 @@
-"""Encoding beside decoding: by turns, on plain streams, in parts of the card, and with fewer programs."""
+"""Encoding beside decoding: in turns, on plain streams, in parts of the card, and with fewer programs."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -30,20 +30,24 @@ from photonlite.models.moondream.model import MoondreamModel
 
 _PARTS = ("qkv", "proj", "gate, up", "down", "in", "out", "head", "attention")
 _GROUPED = {"experts in": "tiling_in", "experts out": "tiling_out"}
-SINGLE = [
-    Tiling(outs, ins, 1, warps, 0)
-    for outs, ins, warps in (
-        (2, 1024, 2),
-        (2, 2048, 2),
-        (4, 512, 2),
-        (4, 1024, 2),
-        (4, 1024, 4),
-        (4, 2048, 4),
-        (8, 1024, 4),
-        (8, 2048, 8),
-        (16, 512, 4),
-    )
-]
+
+
+def _single(*sizes: tuple[int, int, int]) -> list[Tiling]:
+    """Return tilings of one row, given rows and columns of weights and warps."""
+    return [Tiling(outs, ins, 1, warps, 0) for outs, ins, warps in sizes]
+
+
+SINGLE = _single(
+    (2, 1024, 2),
+    (2, 2048, 2),
+    (4, 512, 2),
+    (4, 1024, 2),
+    (4, 1024, 4),
+    (4, 2048, 4),
+    (8, 1024, 4),
+    (8, 2048, 8),
+    (16, 512, 4),
+)
 SEVERAL = [
     *(Tiling(64, 256, parts, 4, 3) for parts in (1, 2, 4)),
     *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
@@ -51,34 +55,28 @@ SEVERAL = [
     Tiling(32, 128, 1, 4, 5, 3),
     *(Tiling(128, 128, parts, 8, 4) for parts in (1, 2)),
 ]
-SINGLE_8 = [
-    Tiling(outs, ins, 1, warps, 0)
-    for outs, ins, warps in (
-        (2, 2048, 2),
-        (4, 1024, 2),
-        (4, 2048, 2),
-        (4, 2048, 4),
-        (8, 1024, 4),
-        (8, 2048, 4),
-        (8, 2048, 8),
-        (16, 1024, 4),
-        (16, 1024, 8),
-    )
-]
-SINGLE_4 = [
-    Tiling(outs, ins, 1, warps, 0)
-    for outs, ins, warps in (
-        (4, 2048, 2),
-        (4, 2048, 4),
-        (8, 1024, 1),
-        (8, 1024, 2),
-        (8, 2048, 2),
-        (8, 2048, 4),
-        (16, 1024, 2),
-        (16, 2048, 4),
-        (16, 2048, 8),
-    )
-]
+SINGLE_8 = _single(
+    (2, 2048, 2),
+    (4, 1024, 2),
+    (4, 2048, 2),
+    (4, 2048, 4),
+    (8, 1024, 4),
+    (8, 2048, 4),
+    (8, 2048, 8),
+    (16, 1024, 4),
+    (16, 1024, 8),
+)
+SINGLE_4 = _single(
+    (4, 2048, 2),
+    (4, 2048, 4),
+    (8, 1024, 1),
+    (8, 1024, 2),
+    (8, 2048, 2),
+    (8, 2048, 4),
+    (16, 1024, 2),
+    (16, 2048, 4),
+    (16, 2048, 8),
+)
 SEVERAL_QUANTISED = [
     *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
     *(Tiling(64, 128, parts, 8, 5) for parts in (1, 2)),

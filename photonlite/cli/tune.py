@@ -66,4 +66,4 @@ def _show(tuning: Tuning) -> None:
     for name, one in tuning.schedules.items():
         times = f"{1e3 * one.turns:.2f} ms", f"{1e3 * one.makespan:.2f} ms", f"{one.turns / one.makespan:.2f}"
         lines.append((name, *times, str(len(one.pieces))))
-    print_table(("SCHEDULE", "BY TURNS", "PLANNED", "GAIN", "PIECES"), lines)
+    print_table(("SCHEDULE", "IN TURNS", "PLANNED", "GAIN", "PIECES"), lines)

@@ -57,7 +57,7 @@ def divide(device: torch.device, sms: int, driver: Any = None) -> tuple[Part, Pa
         MissingDependencyError: The package cuda-bindings is not installed.
         SettingsError: Driver or card have no green contexts, or not so many multiprocessors.
     """
-    driver = driver or _bindings()
+    driver = driver or driver_bindings()
     handle = _call(driver, "cuDeviceGet", device.index or 0)
     resource = _call(driver, "cuDeviceGetDevResource", handle, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
     total = int(resource.sm.smCount)
@@ -78,7 +78,8 @@ def _make_part(driver: Any, device: Any, resource: Any) -> Part:
     return Part(int(resource.sm.smCount), _call(driver, "cuCtxFromGreenCtx", green), int(stream), driver)
 
 
-def _bindings() -> Any:
+def driver_bindings() -> Any:
+    """Return the driver's functions; MissingDependencyError where cuda-bindings are not installed."""
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as cause:

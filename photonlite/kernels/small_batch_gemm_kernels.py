@@ -14,7 +14,7 @@ def _gelu(value: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _gated(total: tl.tensor, OUTS: tl.constexpr, ROWS: tl.constexpr) -> tl.tensor:
-    """Return SwiGLU of rows ``[2 N, M]`` of a gate and of what it gates by turns: float32 ``[N, M]``."""
+    """Return SwiGLU of interleaved rows ``[2 N, M]``, a gate and what it gates: float32 ``[N, M]``."""
     gate, value = tl.split(tl.permute(tl.reshape(total, [OUTS // 2, 2, ROWS]), (0, 2, 1)))
     return gate * tl.sigmoid(gate) * value
 
@@ -67,7 +67,7 @@ def _load_squares(
 
 @triton.jit
 def _weight_rows(tile: tl.tensor, outs: tl.tensor, OUTS: tl.constexpr, ACT: tl.constexpr) -> tl.tensor:
-    """Return the rows of the weight that a program takes: with SwiGLU a gate's and what it gates by turns, clamped."""
+    """Return the rows of the weight that a program takes: with SwiGLU gates and what they gate interleaved, clamped."""
     i = tl.arange(0, OUTS)
     if ACT == "swiglu":
         return tl.minimum(tile * (OUTS // 2) + i // 2, outs - 1) + i % 2 * outs

@@ -24,7 +24,7 @@ from photonlite.kernels.swap import gather_pages, scatter_pages
 from photonlite.runner.buffers import PagedCache
 
 STAGING_BYTES = 64 * 2**20
-"""Of the staging buffer at most, but for one page: large enough that copies reach the bandwidth of the bus."""
+"""Size of the staging buffer, or one page if that is more: large enough that copies reach the bandwidth of the bus."""
 
 
 def swap_places(swap_bytes: int, page_bytes: int, longest: int, physical: int | None = None) -> int:

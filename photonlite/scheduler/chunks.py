@@ -1,4 +1,4 @@
-"""Prompts that are computed in several launches. No torch.
+"""Chunked prefill: prompts that are computed in several launches. No torch.
 
 ```
 launch         1                  2                      3: the last one
@@ -47,7 +47,7 @@ class UnfinishedPrompts:
     def advance(
         self, sequence: Sequence, room: int = sys.maxsize, *, begins: bool = False
     ) -> tuple[BatchItem, tuple[PageCopy, ...]]:
-        """Give known positions of a sequence to a launch: at most `room`, but at least one, and a block as a whole.
+        """Schedule the next chunk of a sequence: at most `room` positions, but at least one, and a block as a whole.
 
         Returns its row, and the pages to save after the launch.
         """
@@ -63,7 +63,7 @@ class UnfinishedPrompts:
         return BatchItem(sequence, start, count, index, jobs, begins, cut), saves
 
     def give_up(self, sequence: Sequence) -> None:
-        """Forget a prompt whose rest will not be launched: no block of it gets ready, nobody needs its images."""
+        """Forget a prompt whose rest will not be launched: its blocks never get ready, and its images are freed."""
         rest = self._rests.pop(sequence, None)
         if rest is not None:
             self._cache.withdraw(sequence)

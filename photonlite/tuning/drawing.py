@@ -42,7 +42,7 @@ def draw_schedules(schedules: Mapping[str, Schedule], path: Path) -> None:
 def _draw(pen: ImageDraw.ImageDraw, name: str, schedule: Schedule, top: int, longest: float) -> int:
     """Draw one schedule and return where the next one begins."""
     left, scale = _MARGIN + _LABELS, (_WIDTH - 2 * _MARGIN - _LABELS) / longest
-    title = f"{name}: {1e3 * schedule.makespan:.2f} ms planned, {1e3 * schedule.turns:.2f} ms by turns"
+    title = f"{name}: {1e3 * schedule.makespan:.2f} ms planned, {1e3 * schedule.turns:.2f} ms in turns"
     pen.text((_MARGIN, top), title, _INK, _NAME)
     top += 40
     for operation in schedule.operations:

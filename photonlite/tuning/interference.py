@@ -54,7 +54,7 @@ class Table:
     """P over R for work of one kind beside work that arithmetic bounds, by ascending R.
 
     Raises:
-        TuningError: Shares do not ascend, or a number is outside of (0, 1].
+        TuningError: Shares do not ascend or are outside of (0, 1), or a speed is outside of (0, 1].
     """
 
     points: tuple[Point, ...]
@@ -64,8 +64,8 @@ class Table:
         if shares != sorted(set(shares)):
             raise TuningError(f"shares of an interference table must ascend, these are {shares}")
         for point in self.points:
-            if not (0 < point.share < 1 and 0 < point.low <= point.speed <= point.high):
-                raise TuningError(f"an interference table needs shares in (0, 1) and speeds above 0, one is {point}")
+            if not (0 < point.share < 1 and 0 < point.low <= point.speed <= point.high <= 1):
+                raise TuningError(f"an interference table needs shares in (0, 1) and speeds in (0, 1], one is {point}")
 
 
 def table_of(pairs: Iterable[Pair]) -> Table:
@@ -86,6 +86,6 @@ def table_of(pairs: Iterable[Pair]) -> Table:
 
 
 def _point(sms: int, pairs: Sequence[Pair]) -> Point:
-    speeds = [pair.other for pair in pairs]
+    speeds = [min(1.0, pair.other) for pair in pairs]  # more is noise
     share = 1 - statistics.fmean(pair.compute for pair in pairs)
     return Point(share, statistics.fmean(speeds), min(speeds), max(speeds), sms)

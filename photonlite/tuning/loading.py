@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from photonlite.device.names import resolve_device, resolve_dtype
+from photonlite.device.parts import driver_bindings
 from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.triton_utils import triton
@@ -15,6 +16,7 @@ from photonlite.models.base import Model
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.tuning.lanes import CudaCard
 from photonlite.tuning.profile import Say, measure, sizes_of, tuning_of
+from photonlite.tuning.programme import scipy_module
 from photonlite.tuning.schedule import Tuning
 from photonlite.tuning.works import Decoding, encoder_of, encoding
 
@@ -45,6 +47,7 @@ class Tunable:
             SettingsError: The driver cannot divide the card, or the model has no crops or no fused decode steps there.
             MissingDependencyError: cuda-bindings or SciPy are not installed.
         """
+        driver_bindings(), scipy_module("scipy.optimize")  # what is missing is told before minutes of measurements
         model, device, encoder = self.model, self.device, encoder_of(self.model)
         assert isinstance(model.crop_spec, CropSpec)
         most, context = min(CROPS, 1 + model.crop_spec.max_crops), min(CONTEXT, model.shape.max_context - 1)

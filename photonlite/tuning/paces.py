@@ -1,4 +1,4 @@
-"""How fast work repeats: alone, beside other work, and by turns with it.
+"""How fast work repeats: alone, beside other work, and taking turns with it.
 
 ```
 lane 1   ■■■■|■■■■|■■■■|■■■■|■■■■          intervals between ends, inside the window in which both lanes are busy

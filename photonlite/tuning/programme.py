@@ -157,7 +157,7 @@ class _Programme:
         self.add(row | dict.fromkeys(at_once, spare), -math.inf, 1 + spare * len(at_once))
 
     def minimise(self, time_limit: float) -> Any:
-        optimize, sparse = _scipy("scipy.optimize"), _scipy("scipy.sparse")
+        optimize, sparse = scipy_module("scipy.optimize"), scipy_module("scipy.sparse")
         entries = [
             (place, index, value) for place, (row, _, _) in enumerate(self._rows) for index, value in row.items()
         ]
@@ -231,7 +231,8 @@ def _used(placed: Mapping[int, tuple[float, float, float]], meets: Sequence[int]
     return sum(placed[other][2] for other in meets if placed[other][0] <= moment + 1e-12 < placed[other][1])
 
 
-def _scipy(module: str) -> Any:
+def scipy_module(module: str) -> Any:
+    """Import a module of SciPy; MissingDependencyError where it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as cause:

@@ -74,7 +74,7 @@ class Schedule:
     @property
     def turns(self) -> float:
         """Seconds of the same operations one after the other, each as a whole on the whole card."""
-        return sum(max(operation.seconds.values()) for operation in self.operations)
+        return sum(operation.seconds[operation.batch] for operation in self.operations)
 
     @classmethod
     def of(cls, operations: Sequence[Operation], found: Found) -> "Schedule":

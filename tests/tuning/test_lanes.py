@@ -55,7 +55,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     }
     for name, value in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(parts, "_bindings", lambda: fake)
+    monkeypatch.setattr(parts, "driver_bindings", lambda: fake)
     return fake
 
 
