@@ -57,6 +57,19 @@ def test_rows_in_two_numbers_of_7_bits_lose_next_to_nothing() -> None:
     assert float(((found - wanted).norm(dim=1) / wanted.norm(dim=1))[:4].max()) < 1e-3
 
 
+def test_a_number_a_hundred_times_larger_costs_the_rest_of_its_row_half_a_percent_at_most() -> None:
+    weight = quantise(matrix(columns=2048), "int8")
+    rows = matrix(4, 2048)
+    rows[:, 7] = 100.0
+
+    found = split(weight)(rows)
+
+    exact = dequantise(weight, torch.float64).t()
+    wanted = rows.double() @ exact
+    rest = wanted - rows[:, 7:8].double() * exact[7]
+    assert float(((found - wanted).norm(dim=1) / rest.norm(dim=1)).max()) < 0.005
+
+
 def test_a_row_is_multiplied_as_if_it_were_alone_even_beside_nan() -> None:
     rows = matrix(6) * torch.tensor([1.0, 1e-3, 1e3, 0.0, 1.0, 1.0])[:, None]
     rows[4, 3], rows[5, 9] = torch.nan, torch.inf
