@@ -68,8 +68,8 @@ class SplitInt8(Stored):
 
     A row from `low` to ``low + 127 step`` is ``low + step (c + (f - 63.5) / 127)`` with c and f from 0 to 127, which go
     through the kernel as rows of their own. It scales all of them by the same number, which is 1 because c has both
-    ends of the range: so sums are exact, and no row depends on the others. The step grows with the range: beside a number
-    1,000 times larger than the others these lose some 2 %.
+    ends of the range: so sums are exact, and no row depends on the others. The step grows with the range: beside a
+    number 1,000 times larger than the others these lose some 2 %.
     """
 
     packed: Any
