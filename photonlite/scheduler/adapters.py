@@ -158,8 +158,9 @@ class AdapterSlots:
     def _give(self, sequence: Sequence) -> _Slot | None:
         """Make a sequence without a slot a holder of its adapter's; None if it must wait for a slot."""
         slot = self._slots.get(sequence.adapter_key)
+        draining = self._draining() if self._waiting else None
         behind = len(self._waiting) > 0 and _rank(self._waiting[0]) < _rank(sequence)
-        if behind and (slot is None or slot is self._draining()):
+        if behind and (slot is None or slot is draining):
             slot = None
         elif slot is None:
             slot = self._begin(sequence)
@@ -170,7 +171,8 @@ class AdapterSlots:
         self._stop_waiting(sequence)
         slot.holders.add(sequence)
         sequence.adapter_slot = slot.number
-        self._slots.move_to_end(slot.key)
+        if slot is not draining:  # which stays the one that is drained, though an earlier request may use it once more
+            self._slots.move_to_end(slot.key)
         return slot
 
     def _draining(self) -> _Slot | None:

@@ -203,6 +203,16 @@ def test_a_slot_of_bulk_requests_alone_is_drained_first() -> None:
     assert not slots.hold(ask("y"))
 
 
+def test_the_slot_that_is_drained_stays_the_same_when_an_earlier_request_joins() -> None:
+    slots = AdapterSlots(2)
+    earlier = ask("x")
+    running(slots, "x", "y")
+    slots.hold(ask("z"))
+    assert slots.hold(earlier)
+    assert not slots.hold(ask("x"))
+    assert slots.hold(ask("y"))
+
+
 def test_a_slot_that_only_a_zombie_keeps_is_drained_before_one_of_realtime_requests() -> None:
     slots = AdapterSlots(2)
     urgent, zombie = ask("x", realtime=True), ask("y", realtime=True)

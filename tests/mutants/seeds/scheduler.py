@@ -466,15 +466,15 @@ MUTANTS = [
     Mutant(
         "adapters: later requests keep a slot from one that waits",
         "scheduler/adapters.py",
-        "if behind and (slot is None or slot is self._draining()):",
+        "if behind and (slot is None or slot is draining):",
         "if behind and slot is None:",
         "tests/scheduler/test_adapters.py",
     ),
     Mutant(
         "adapters: later requests take the slot that has come free for one that waits",
         "scheduler/adapters.py",
-        "if behind and (slot is None or slot is self._draining()):",
-        "if behind and slot is not None and slot is self._draining():",
+        "if behind and (slot is None or slot is draining):",
+        "if behind and slot is not None and slot is draining:",
         "tests/scheduler/test_adapters.py",
     ),
     Mutant(
