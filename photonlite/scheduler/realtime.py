@@ -42,6 +42,7 @@ from photonlite.scheduler.chunks import Admitted
 from photonlite.scheduler.fifo import NO_PROMPTS, Ended, FifoPolicy, PauseBudget, Runs
 from photonlite.scheduler.limits import REALTIME_JOBS
 from photonlite.scheduler.queues import WaitingQueue
+from photonlite.scheduler.swap import TURN
 from photonlite.sequence import Sequence
 
 BULK_TURN = 8
@@ -164,6 +165,7 @@ class RealtimePolicy(FifoPolicy):
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
         self._was_idle = False
         self._overtaking_swapped = 0  # launches in a row that overtook swapped bulk sequences
+        self._due: Sequence | None = None  # a bulk one that was swapped, whose turn it is to work
         # Requests that may be given up by the measurements made so far, and how many of crops and prompts these were.
         self._may_give_up, self._measured = _GIVEN_UP, (-1, -1)
 
@@ -359,21 +361,45 @@ class RealtimePolicy(FifoPolicy):
         running = self.running
         while self._has_urgent_place() and running.swap.bring_back(realtime=True):
             pass
-        due = self._overtaking_swapped >= BULK_TURN
-        if running.swap.has_swapped(realtime=True) or (self.is_held_up(self.bulk) and not due):
+        if self._due is not None and not self._is_owed_a_step(self._due):
+            self._due = None
+        if self._due is None and self._overtaking_swapped >= BULK_TURN:
+            self._due = running.swap.first(realtime=False)
+        if running.swap.has_swapped(realtime=True) or (self.is_held_up(self.bulk) and self._due is None):
             return
-        while running.has_place and running.swap.bring_back(realtime=False, due=due):
-            due, self._overtaking_swapped = False, 0
+        while running.has_place and (one := running.swap.first(realtime=False)) is not None:
+            if self._was_in_vain(one) or not running.swap.bring_back(realtime=False, due=one is self._due):
+                break
+            self._overtaking_swapped = 0
+
+    def _was_in_vain(self, sequence: Sequence) -> bool:
+        """Whether a sequence has twice left within its turn: beside real-time ones it waits until it is due then."""
+        return self._has_realtime and sequence.turn_room > 2 * TURN and sequence is not self._due
+
+    def _is_owed_a_step(self, sequence: Sequence) -> bool:
+        """Whether a sequence is swapped, or has come back and computed nothing yet."""
+        swap = self.running.swap
+        back = sequence in swap.returning or sequence.row is not None
+        idle = sequence in swap.swapped or (back and sequence.turn_end - sequence.num_computed_tokens == TURN)
+        return idle and not sequence.finalized
 
     def is_held_up(self, queue: WaitingQueue) -> bool:
         """Whether the other class needs the pages and rows that come free.
 
         Bulk prompts wait while a real-time request is ready, unless it is their turn. Real-time ones wait if a bulk
-        request lacked pages at its turn, while real-time ones have some.
+        request lacked pages at its turn, or until a swapped one has worked at its turn, while real-time ones have some.
         """
         if queue is self.bulk:
             if self._bulk_is_due:
                 return False
             swapped = self.running.swap.has_swapped(realtime=True)
             return swapped or any(self.needs_launch(one) for one in self.ready(self.urgent))
-        return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))
+        due = self._due
+        if due is not None and due not in self.running.swap.swapped:  # its pages are there
+            return self._is_owed_a_step(due)
+        return (self.bulk.lacks_pages or due is not None) and self._has_realtime
+
+    @property
+    def _has_realtime(self) -> bool:
+        """Whether real-time sequences have pages."""
+        return any(one.realtime for one in (*self.running, *self.running.zombies))

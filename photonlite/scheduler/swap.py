@@ -108,18 +108,23 @@ class SwapSpace:
         self._places[sequence] = places
         self.leaving[sequence] = self._transfer("out", sequence, tuple(sequence.pages[:count]), tuple(places))
 
+    def first(self, *, realtime: bool) -> Sequence | None:
+        """Return the first swapped sequence of a class."""
+        return min((one for one in self.swapped if one.realtime == realtime), key=self._running.rank, default=None)
+
     def bring_back(self, *, realtime: bool, due: bool = False) -> bool:
         """Begin to copy the first swapped sequence of a class back, if it may run and its pages are there.
 
-        A bulk one also waits for room for its turn beside real-time ones, unless it is `due`.
+        A bulk one also waits for room for its turn beside real-time ones, for more the more often that was too little,
+        unless no other may take it: then it is `due`.
         """
-        running = self._running
-        one = min((one for one in self.swapped if one.realtime == realtime), key=running.rank, default=None)
+        running, one = self._running, self.first(realtime=realtime)
         resident = running.resident
         if one is None or not running.router.admits(one, resident, running.departing):
             return False
-        urgent = [] if realtime or due else [other for other in resident if other.realtime and not other.finalized]
-        shared = self._cache.readmit(one, urgent, one.turn_room if urgent else 1)
+        urgent = [] if realtime else [other for other in resident if other.realtime and not other.finalized]
+        room = 1 if not urgent else TURN if due else one.turn_room
+        shared = self._cache.readmit(one, urgent, room)
         if shared is None:
             return False
         one.turn_end = one.num_computed_tokens + TURN

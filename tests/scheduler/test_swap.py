@@ -182,6 +182,34 @@ def test_what_comes_back_beside_a_stream_of_realtime_requests_works_before_it_le
     assert len(bulk.tokens) >= 2 * bulk.times.swaps
 
 
+@pytest.mark.parametrize(("pages", "length", "lasts"), [(14, 15, 4), (15, 15, 9), (16, 10, 4)])
+def test_at_its_turn_no_realtime_prompt_takes_the_pages_of_what_comes_back(pages: int, length: int, lasts: int) -> None:
+    def token(sequence: Sequence, index: int) -> Token:
+        return Token(0 if sequence.realtime and index == length - 1 else 7)
+
+    bench = Bench(token, pages=pages, swap_pages=60, prefix_caching=False)
+    bench.runner.per_position = 1.0
+    bench.ask(budget=50)
+    (bulk,) = bench.sequences
+    idle, came_back = 0, -1
+    for tick in range(900):
+        bench.runner.copies_last = tick % lasts != 0
+        while bench.core.open_realtime < 5:
+            bench.ask(budget=20, realtime=True)
+        bench.core.tick()
+        bench.check()
+        swap = bench.scheduler.running.swap
+        if bulk in swap.returning:
+            came_back = bulk.num_computed_tokens
+        elif bulk in swap.leaving and came_back >= 0:
+            idle += came_back == bulk.num_computed_tokens
+            came_back = -1
+
+    assert bulk.times.swaps > 0
+    assert idle == 0
+    assert len(bulk.tokens) > 2 * bulk.times.swaps
+
+
 def test_of_bulk_sequences_one_that_has_worked_gives_way_before_one_that_has_just_come_back() -> None:
     bench = Bench(ends_at(60), pages=40, swap_pages=40, prefix_caching=False)
     for _ in range(3):

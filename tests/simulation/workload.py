@@ -278,7 +278,7 @@ class Workload:
 def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     """Draw a configuration for requests of at most so many positions."""
     page_size = random.choice((1, 2, 4, 4, 8))
-    max_batch = random.choice((1, 2, 3, 4, 4, 6, 8, 12, 20))
+    max_batch = random.choice((1, 2, 3, 4, 6, 8, 12, 16, 20))
     alone = -(-longest // page_size)
     few, many, plenty = alone + random.randrange(-1, alone + 2), alone * (max_batch + 3), alone * 50
     usable = random.choices((few, many, plenty), (6, 3, 1))[0]
@@ -331,7 +331,7 @@ def draw_workload(random: Random) -> tuple[Workload, int, int]:
     faults, late = random.choice((0.0, 0.05, 0.2)), random.choice((0, 5, 40))
     hurried = random.choice((0.0, 0.0, 0.1))
     follow = random.choice((0.0, 0.0, 0.3))
-    crowded = random.random() < 0.1
+    crowded = random.random() < 0.15
     share_of_realtime = random.choice((0.0, 0.1, 0.3, 0.6, 0.95))
     share_of_hostile = random.choice((0.0, 0.0, 0.05, 0.3))
     adapters = random.choice((0, 0, 1, 2, 5, 12))

@@ -105,8 +105,8 @@ MUTANTS = [
     Mutant(
         "swap: real-time sequences push out at once what has come back",
         "scheduler/swap.py",
-        "one.turn_room if urgent else 1)",
-        "1)",
+        "room = 1 if not urgent else TURN if due else one.turn_room",
+        "room = 1",
         SWAP,
     ),
     Mutant(
@@ -114,6 +114,13 @@ MUTANTS = [
         "scheduler/realtime.py",
         "returned[: max(0, most - len(urgent))]",
         "[]",
+        SWAP,
+    ),
+    Mutant(
+        "swap: real-time prompts take the pages of a bulk sequence that comes back at its turn",
+        "scheduler/realtime.py",
+        "return (self.bulk.lacks_pages or due is not None) and self._has_realtime",
+        "return self.bulk.lacks_pages and self._has_realtime",
         SWAP,
     ),
     Mutant(

@@ -247,15 +247,15 @@ MUTANTS = [
     Mutant(
         "priority: bulk that lacks pages at its turn never gets them",
         "scheduler/realtime.py",
-        "return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))",
+        "return (self.bulk.lacks_pages or due is not None) and self._has_realtime",
         "return False",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
         "priority: bulk that lacks pages keeps real-time requests out of an engine full of bulk",
         "scheduler/realtime.py",
-        "return self.bulk.lacks_pages and any(one.realtime for one in (*self.running, *self.running.zombies))",
-        "return self.bulk.lacks_pages",
+        "return (self.bulk.lacks_pages or due is not None) and self._has_realtime",
+        "return self.bulk.lacks_pages or due is not None",
         "tests/scheduler/test_priority.py",
     ),
     Mutant(
