@@ -210,6 +210,26 @@ def test_at_its_turn_no_realtime_prompt_takes_the_pages_of_what_comes_back(pages
     assert len(bulk.tokens) > 2 * bulk.times.swaps
 
 
+@pytest.mark.parametrize(("length", "every"), [(6, 1), (9, 3)])
+def test_a_long_bulk_sequence_ends_beside_a_stream_of_short_realtime_requests(length: int, every: int) -> None:
+    def token(sequence: Sequence, index: int) -> Token:
+        return Token(0 if sequence.realtime and index == length - 1 else 7)
+
+    bench = Bench(token, pages=16, swap_pages=60, prefix_caching=False)
+    bench.runner.per_position = 1.0
+    bulk = bench.ask(budget=56)
+    while len(bulk.tokens) < 20:
+        bench.core.tick()
+    for tick in range(900):
+        if bench.core.open_realtime < 6 and tick % every == 0:
+            bench.ask(budget=length + 2, realtime=True)
+        bench.core.tick()
+        bench.check()
+
+    assert bench.sequences[0].times.swaps > 0
+    assert bulk.ends
+
+
 def test_of_bulk_sequences_one_that_has_worked_gives_way_before_one_that_has_just_come_back() -> None:
     bench = Bench(ends_at(60), pages=40, swap_pages=40, prefix_caching=False)
     for _ in range(3):
