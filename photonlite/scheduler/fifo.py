@@ -28,7 +28,8 @@ from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
 from photonlite.scheduler.limits import LaunchModel, Limits, RunCost
-from photonlite.scheduler.queues import EncoderQueue, RunningSet, WaitingQueue
+from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
+from photonlite.scheduler.running import RunningSet
 from photonlite.sequence import Sequence
 
 NO_PROMPTS = Admitted()

@@ -20,7 +20,7 @@ from photonlite.scheduler.limits import Limits, faded
 from photonlite.sequence import Sequence
 
 if TYPE_CHECKING:
-    from photonlite.scheduler.queues import RunningSet
+    from photonlite.scheduler.running import RunningSet
 
 
 TURN = 8

@@ -2,7 +2,7 @@
 
 import pytest
 
-from photonlite.scheduler.realtime import ArrivalPredictor
+from photonlite.scheduler.arrivals import ArrivalPredictor
 
 
 def after(*times: float) -> ArrivalPredictor:

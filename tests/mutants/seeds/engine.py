@@ -239,14 +239,14 @@ MUTANTS = [
     ),
     Mutant(
         "priority: the device is kept free for ever for those who are never ready",
-        "scheduler/realtime.py",
+        "scheduler/arrivals.py",
         "now + _MOST_S * self._second - self._spent",
         "now + _MOST_S * self._second",
         "tests/scheduler/test_arrivals.py",
     ),
     Mutant(
         "priority: each bulk launch pays for time in which nobody came",
-        "scheduler/realtime.py",
+        "scheduler/arrivals.py",
         "elif self._served:",
         "else:",
         "tests/scheduler/test_arrivals.py",

@@ -125,14 +125,14 @@ MUTANTS = [
     ),
     Mutant(
         "swap: what has just come back is the first to give way",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "return next((one for one in others if self.rank(one) > self.rank(sequence)), last)",
         "return last",
         SWAP,
     ),
     Mutant(
         "swap: a sequence that has just left is decoded",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "                or (leaving and one in leaving)\n",
         "",
         SIMULATION,
@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         "swap: host memory of a cancelled sequence is lost",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "                self.swap.forget(sequence)\n",
         "",
         f"{SWAP} {SIMULATION}",

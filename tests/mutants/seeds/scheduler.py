@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         "pages of a zombie released with its result",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         """        if sequence.inflight_refs > 0:
             return
 """,
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         "a row is reused while a zombie holds it",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         """        self.zombies.add(sequence)
 """,
         """        self.zombies.add(sequence)
@@ -69,14 +69,14 @@ MUTANTS = [
     ),
     Mutant(
         "room is made one position too late",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "end > len(one.pages) * size",
         "end > len(one.pages) * size + 1",
         SIMULATION,
     ),
     Mutant(
         "a victim gives its pages back while a step writes them",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         """            self.release_if_unused(victim)
 """,
         """            self.put_back(victim)
@@ -97,7 +97,7 @@ MUTANTS = [
     ),
     Mutant(
         "the length cap is not known: one token too many",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "one.num_computed_tokens < one.longest and len",
         "len",
         CORE,
@@ -374,14 +374,14 @@ MUTANTS = [
     ),
     Mutant(
         "runs: decode steps wait for all of them",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "        elif self.ran_last and steady:\n",
         "        elif False:\n",
         f"{RUNS} {SIMULATION}",
     ),
     Mutant(
         "runs: decode steps carry sequences that were given some",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "one for one in sequences if one.cut or one.prompt_length + len(one.tokens) > one.num_computed_tokens + 1",
         "one for one in sequences if one.cut",
         f"{RUNS} {SIMULATION}",
@@ -423,7 +423,7 @@ MUTANTS = [
     ),
     Mutant(
         "adapters: zombies give their slots back at once",
-        "scheduler/queues.py",
+        "scheduler/running.py",
         "        self.zombies.add(sequence)\n        self.release_if_unused",
         "        self.zombies.add(sequence)\n        self._adapters.release(sequence)\n        self.release_if_unused",
         "tests/simulation",
