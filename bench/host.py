@@ -5,16 +5,21 @@ remains of a tick is the host's work: plan, sampling parameters, grammars, token
 processor time for each row and tick, which other processes hardly disturb: the median of several rounds, and the range.
 The baseline, measured between the rounds, is a plain loop with the least that any engine does: each row's grammar
 accepts a token, which is appended and passed to the sink.
+
+Python's garbage collector stops every thread while it walks the process's objects. How long that takes is measured with
+the shipped checkpoint loaded, in turns: as it is, and as in `photonlite serve`, which leaves out what was loaded.
 """
 
 import argparse
 import cProfile
+import gc
 import pstats
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import photonlite
 from bench.bubble.report import table
 from bench.gpu.page import Page
 from bench.gpu.samples import Sample
@@ -23,6 +28,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.grammar.decoding.grammars import DetectGrammar, TextGrammar, Vocabulary
+from photonlite.pauses import short_collections
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
@@ -44,6 +50,10 @@ ANSWERS: dict[str, tuple[Callable[[], Grammar], tuple[Token, ...]]] = {
 NOTES = """\
 - text, boxes: microseconds of processor time for each row and tick; the range of the rounds in brackets.
 - baseline: the same of a loop in which each row's grammar accepts a token, which is appended and handed to its sink."""
+
+
+COLLECTIONS = """\
+- full collection: milliseconds for which all threads stand still; the range of the rounds in brackets."""
 
 
 class _Sink:
@@ -163,8 +173,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     largest = Subject("text", max(options.waiting), max(options.running))
     page.put("Largest parts, text", table(["function", "calls a row", "share"], largest.parts(options.ticks)))
     page.put("How to read this", NOTES)
+    page.put("Collections of garbage", f"{collections(options.rounds)}\n\n{COLLECTIONS}")
     print(page)
     return 0
+
+
+def collections(rounds: int) -> str:
+    """Time full collections beside a loaded model; returns a table."""
+    plain, served = [], []
+    with photonlite.load(device="cpu") as model:
+        model.query(question="How many?", settings={"max_tokens": 1})
+        for _ in range(rounds):
+            plain.append(full_collection())
+            with short_collections():
+                served.append(full_collection())
+    rows = [
+        [way, f"{sample.median:.2f} ({sample.low:.2f} to {sample.high:.2f})"]
+        for way, sample in (("as it is", Sample.of(plain)), ("in a server", Sample.of(served)))
+    ]
+    return table(["", "full collection (ms)"], rows)
+
+
+def full_collection() -> float:
+    """Return the milliseconds that a full collection takes."""
+    begun = time.perf_counter()
+    gc.collect()
+    return 1e3 * (time.perf_counter() - begun)
 
 
 def measure(waiting: int, running: int, rounds: int, ticks: int) -> list[str]:

@@ -33,6 +33,7 @@ from photonlite.config import ImageLimits
 from photonlite.errors import PhotonliteError
 from photonlite.images.decode import ignore_pillow_warnings
 from photonlite.images.isolation.pool import DecodePool, default_workers
+from photonlite.pauses import short_collections
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
 from photonlite.server.images import RequestImages
@@ -101,7 +102,8 @@ def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: 
     ignore_pillow_warnings()
     warnings.filterwarnings("ignore", category=SeveralNamesWarning)  # clients do not see it
     server = DrainingServer(app, config, **hooks)
-    server.run(sockets=[listener])
+    with short_collections():
+        server.run(sockets=[listener])
     return server.exit_code
 
 

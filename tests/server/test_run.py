@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import io
 import json
@@ -17,9 +18,10 @@ import pytest
 
 from photonlite.api import VisionModel
 from photonlite.errors import EngineDiedError
+from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
-from photonlite.server.run import serve
-from photonlite.server.transport.listening import ListenError
+from photonlite.server.run import DrainingServer, run, serve
+from photonlite.server.transport.listening import ListenError, listen
 from photonlite.server.transport.logs import json_lines
 from photonlite.server.watchdog import ENGINE_DIED
 from tests.server.fake import FakeModel
@@ -124,6 +126,17 @@ def test_the_model_is_closed_whatever_happens() -> None:
         serve(model, ServerConfig(port=taken.getsockname()[1]))  # type: ignore[arg-type]
 
     assert model.closed
+
+
+def test_the_garbage_collector_leaves_out_what_was_loaded_while_a_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(DrainingServer, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))
+    config = ServerConfig(port=0)
+    with listen(config) as listener:
+        assert run(create_app(FakeModel(), config), config, listener) == 0
+
+    assert frozen[0] > 0
+    assert gc.get_freeze_count() == 0
 
 
 @contextlib.contextmanager

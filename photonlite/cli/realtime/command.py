@@ -12,6 +12,7 @@ from photonlite.cli.realtime.recorder import FrameRecorder
 from photonlite.cli.run import advise_of_joined, import_extra, load_model, to_json
 from photonlite.errors import InputError
 from photonlite.observe.metrics import format_seconds
+from photonlite.pauses import short_collections
 from photonlite.realtime.frames import FrameFailure, FrameOutcome, FrameResult, Question
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.realtime.sources import Feed, open_source
@@ -80,7 +81,11 @@ def run_realtime(options: argparse.Namespace) -> int:
         model, on_result=outcomes.put, on_error=outcomes.put, in_flight=options.in_flight, window=10_000, **asked
     )
     try:
-        with Feed(loop, frames, rate=options.rate, duration_s=options.duration, repeat=bool(options.duration)) as feed:
+        repeat = bool(options.duration)
+        with (
+            short_collections(),
+            Feed(loop, frames, rate=options.rate, duration_s=options.duration, repeat=repeat) as feed,
+        ):
             reporter = make_reporter(loop.question, model, feed.rate)
 
             def report() -> None:

@@ -106,7 +106,7 @@ def test_a_duration_repeats_the_source(
 ) -> None:
     loaded()
 
-    assert run(clip, "--json", "--duration", "0.2", "--rate", "200") == 0
+    assert run(clip, "--json", "--duration", "1", "--rate", "200") == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["stats"]["submitted"] > 3
 
 
