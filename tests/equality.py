@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -346,20 +346,28 @@ class Scene:
         return Asked(kind, settings, None if imageless else dice.randrange(5), dice.getrandbits(30), cancel_at)
 
 
-def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto") -> dict[str, int]:
-    """Compare all ways of running a scene with the oracle; returns counts of exercised events."""
-    return check(Scene(seed, count, kv_dtype), f"seed {seed}")
+WAYS = (
+    Way(1),
+    Way(2),
+    Way(2, runs=False),
+    Way(2, batching="mixed"),
+    Way(2, swaps=True),
+    Way(1, swaps=True, batching="mixed"),
+)
 
 
-def check(scene: Scene, name: str) -> dict[str, int]:
+def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto", ways: Iterable[Way] = WAYS) -> dict[str, int]:
+    """Compare ways of running a scene with the oracle; returns counts of exercised events."""
+    return check(Scene(seed, count, kv_dtype), f"seed {seed}", ways)
+
+
+def check(scene: Scene, name: str, ways: Iterable[Way] = WAYS) -> dict[str, int]:
     """As `check_scene`, of a scene that a name tells from others in messages."""
     expected = scene.expected()
     counted = ("tokens", "cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced", "mixed")
     seen = dict.fromkeys(counted, 0)
-    ways = [Way(1), Way(2), Way(2, runs=False), Way(2, batching="mixed")]
-    if scene.pages is not None and scene.options.get("tensor_parallel", 1) == 1:
-        ways += [Way(2, swaps=True), Way(1, swaps=True, batching="mixed")]
-    for way in ways:
+    may_swap = scene.pages is not None and scene.options.get("tensor_parallel", 1) == 1
+    for way in (way for way in ways if may_swap or not way.swaps):
         for (asked, got), wanted in zip(scene.answers(way), expected, strict=True):
             where = f"{name}, {way}, {asked}"
             assert got.ends == 1, where

@@ -32,6 +32,7 @@ _logger = logging.getLogger("photonlite")
 
 PART = 2**24  # numbers of a matrix that exist in full precision at a time
 _ALIGNED = 64  # its rows are a multiple of this
+_READ = 16  # columns that PyTorch's kernel of int8 reads at a time, from memory behind a row that has fewer left
 _BLOCKS = (32, 64, 16)  # rows that PyTorch's layout of int4 interleaves, which depends on the processor
 _GROUPS = (32, 64, 128, 256)  # columns of a group that its kernel takes
 _SHAPE = (2048, 2048)  # of the matrix that is measured
@@ -115,6 +116,11 @@ class PackedInt4:
         return codes.view(len(codes), len(self.scales), -1).float().sub_(8).mul_(step).add_(shift).flatten(1).to(dtype)
 
 
+def plain_int8(weight: QuantisedWeight) -> PlainInt8 | None:
+    """Take a matrix as it is; None where the kernel would read behind its end, where memory may end as well."""
+    return PlainInt8(weight) if weight.shape[1] % _READ == 0 else None
+
+
 def split_int8(weight: QuantisedWeight) -> SplitInt8 | None:
     """Pack a matrix for FBGEMM; None where this build of PyTorch lacks it."""
     scale, zeros = weight.scale[:, 0].double(), torch.zeros(len(weight), dtype=torch.long)
@@ -162,7 +168,7 @@ def _pack(codes: Tensor) -> Tensor:
 
 Packed = SplitInt8 | PlainInt8 | PackedInt4
 Pack = Callable[[QuantisedWeight], Packed | None]
-_PACKS: dict[Precision, tuple[Pack, ...]] = {"int8": (split_int8, PlainInt8), "int4": (pack_int4,), "fp8": ()}
+_PACKS: dict[Precision, tuple[Pack, ...]] = {"int8": (split_int8, plain_int8), "int4": (pack_int4,), "fp8": ()}
 
 
 @dataclass(frozen=True, slots=True)

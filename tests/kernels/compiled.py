@@ -1,11 +1,15 @@
-"""Compiles the fused kernels for every capability in `kernels.cards`, without a card, and checks what they need."""
+"""Compiles the fused kernels for every capability in `kernels.cards`, without a card, and checks what they need.
+
+All sizes take more than a minute. Tilings follow the shared memory, so cards that have as much of it share the sizes.
+"""
 
 import importlib
 import pkgutil
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +41,9 @@ from photonlite.kernels.quantised import dense
 from photonlite.kernels.reference.quantised import empty, join_columns
 from photonlite.kernels.triton_utils import LEAST_CAPABILITY
 
-# hidden size, heads, key/value heads, size of a head, inside of the MLP; blocks are serial but for the first
+Size = tuple[int, int, int, int, int]
+"""Hidden size, heads, key/value heads, size of a head, inside of the MLP."""
+# blocks are serial but for the first
 SIZES = [(2048, 32, 32, 64, 8192), (2048, 16, 8, 128, 6144), (3584, 28, 4, 128, 18_944), (2304, 8, 4, 256, 9216)]
 ROWS = (1, 32)
 QUANTISED = [(SIZES[0], 1), (SIZES[1], 32)]  # a block of either kind: each takes a minute for all cards
@@ -189,8 +195,8 @@ def modules() -> list[ModuleType]:
     return [importlib.import_module(f"{kernels.__name__}.{name}") for name in names]
 
 
-def compiled_for(card: Card) -> Compiler:
-    """Compile every kernel for a card."""
+def compiled_for(card: Card, sizes: Sequence[Size]) -> Compiler:
+    """Compile every kernel of blocks of some sizes for a card, and those that only some cards have for all sizes."""
     compiler = Compiler(card)
     dependent = {"PDL": True, "launch_pdl": True} if card.capability >= (9, 0) else {"PDL": False}
     stand_ins: dict[str, Callable[..., object]] = {
@@ -209,41 +215,46 @@ def compiled_for(card: Card) -> Compiler:
         ]
         for patch in patches:
             patch.start()
-        for sizes in SIZES:
+        for size in sizes:
             for rows in ROWS:
-                step(*sizes, rows)
-                adapter(sizes[0], sizes[-1], rows)
-                for precision in PRECISIONS if (sizes, rows) in QUANTISED else ():
-                    if precision != "fp8" or card.capability >= CAPABILITY:
-                        quantised(*sizes, rows, precision)
-            prompt(*sizes)
+                step(*size, rows)
+                adapter(size[0], size[-1], rows)
+            prompt(*size)
+        for size, rows in QUANTISED:
+            for precision in PRECISIONS:
+                if card.capability >= CAPABILITY if precision == "fp8" else size in sizes:
+                    quantised(*size, rows, precision)
         for patch in patches:
             patch.stop()
     return compiler
 
 
-def check(card: Card) -> None:
-    """Compare what the kernels take with what the table says, and with what the card has."""
-    compiler = compiled_for(card)
+def check(memory: int, sharing: Sequence[Card]) -> None:
+    """Compare what the kernels take with what the table says, and with the shared memory that these cards have."""
+    taken: dict[str, int] = {}
+    for index, card in enumerate(sharing):
+        compiler = compiled_for(card, SIZES[index :: len(sharing)])
+        taken |= {name: max(shared, taken.get(name, 0)) for name, shared in compiler.shared.items()}
+        print(f"{card.name}: {compiler.compiled} kernels are compiled")
     told = dict.fromkeys(("row_kernels", "activations", "adapters", "quantised"), cards.ROW_BYTES)
     for _, heads, kv_heads, dim, _ in SIZES:
         group = heads // kv_heads
         for need in (*cards.prompt_needs(dim, group), *cards.step_needs(dim, group)):
             told[need.kernel] = max(told.get(need.kernel, 0), need.shared)
-    told["small_batch_gemm_kernels"] = card.shared  # tilings shrink to what there is
-    assert told.pop("small_batch_gemm") <= card.shared
-    assert compiler.shared.keys() == told.keys(), (compiler.shared.keys(), told.keys())
-    for name, shared in compiler.shared.items():
-        assert shared <= min(told[name], card.shared), f"{card.name}: {name} takes {shared} bytes, not {told[name]}"
-    print(f"{card.name}: {compiler.compiled} kernels fit")
+    told["small_batch_gemm_kernels"] = memory  # tilings shrink to what there is
+    assert told.pop("small_batch_gemm") <= memory
+    assert taken.keys() == told.keys(), (taken.keys(), told.keys())
+    for name, shared in taken.items():
+        assert shared <= min(told[name], memory), f"{name} takes {shared} bytes of {memory}, not {told[name]}"
 
 
 def main() -> None:
-    done = set()
+    cards_of: dict[int, dict[tuple[int, int], Card]] = defaultdict(dict)
     for card in CARDS:
-        if card.capability >= LEAST_CAPABILITY and (card.capability, card.shared) not in done:
-            check(card)
-            done.add((card.capability, card.shared))
+        if card.capability >= LEAST_CAPABILITY:
+            cards_of[card.shared].setdefault(card.capability, card)
+    for memory, sharing in cards_of.items():
+        check(memory, list(sharing.values()))
     print("compiled kernels fit")
 
 

@@ -1,8 +1,4 @@
-"""Runs the kernels of adapters on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs the kernels of adapters on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import torch
 
@@ -10,7 +6,8 @@ from photonlite.kernels import adapters as module
 from photonlite.kernels.reference import adapters as reference
 from tests.kernels.adapter_cases import CASES, adapter_case
 
-if __name__ == "__main__":
+
+def main() -> None:
     torch.manual_seed(0)
     for case in CASES:
         y, x, rows, stack = adapter_case(*case)

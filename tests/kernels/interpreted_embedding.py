@@ -1,9 +1,6 @@
-"""Runs the kernel that embeds sampled tokens on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
+"""Runs the kernel that embeds sampled tokens on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import itertools
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
@@ -21,7 +18,3 @@ def main() -> None:
         wanted = reference.embed_pending(*case)
         torch.testing.assert_close(embed_pending(*case), wanted, rtol=1e-5, atol=1e-4)
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

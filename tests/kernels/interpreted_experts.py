@@ -1,8 +1,4 @@
-"""Runs the kernels of a mixture of experts on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs the kernels of a mixture of experts on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import torch
 from torch import Tensor
@@ -87,7 +83,3 @@ def main() -> None:
     check_uneven_routes()
     check_sums()
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

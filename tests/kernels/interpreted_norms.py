@@ -1,9 +1,6 @@
-"""Runs the kernels that normalise and quantise on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
+"""Runs the kernels that normalise and quantise on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import itertools
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from torch import Tensor
@@ -85,7 +82,3 @@ def main() -> None:
     values, _ = fp8.gelu_fp8(x, None)
     assert values.isnan().any(dim=1).tolist() == [False, True, False]
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

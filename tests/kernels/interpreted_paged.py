@@ -1,9 +1,6 @@
-"""Runs the Triton kernels on the CPU by Triton's interpreter; a program, because the switch is read at import."""
+"""Runs the Triton kernels on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import itertools
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
@@ -35,7 +32,3 @@ def main() -> None:
         wanted = reference.paged_attention(*small, 0.25, 0.5)
         torch.testing.assert_close(out, wanted, atol=tolerance, rtol=tolerance)
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

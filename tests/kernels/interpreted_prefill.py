@@ -1,10 +1,7 @@
-"""Runs the kernels of a fused prefill by Triton's interpreter; a program, because the switch is read at import."""
+"""Runs the kernels of a fused prefill by Triton's interpreter; see `interpreter.py`."""
 
 import itertools
-import os
 from typing import Any
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
@@ -92,7 +89,3 @@ def main() -> None:
     compare_rotary()
     compare_patches()
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

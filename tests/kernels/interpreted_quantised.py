@@ -1,8 +1,4 @@
-"""Runs products with quantised weights on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs products with quantised weights on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import pytest
 import torch
@@ -132,7 +128,3 @@ def main() -> None:
                 parallel_block(rows, precision)
                 serial(rows, precision)
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

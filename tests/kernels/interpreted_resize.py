@@ -1,8 +1,4 @@
-"""Runs the kernels of `kernels.resize` on the CPU by Triton's interpreter; a program: the switch is read at import."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs the kernels of `kernels.resize` on the CPU by Triton's interpreter; see `tests/kernels/interpreter.py`."""
 
 import torch
 
@@ -23,7 +19,3 @@ def main() -> None:
         resize.cut_image(*arguments)
         assert torch.equal(arguments[5], pillows(image, SPEC, order)), (size, order)
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,7 @@
-"""Runs the kernel that chooses on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
+"""Runs the kernel that chooses on the CPU by Triton's interpreter; see `interpreter.py`."""
 
-import os
 import random
 from typing import get_args
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
@@ -32,7 +29,3 @@ def main() -> None:
                 assert_same(found, wanted)
                 assert not triton_utils.arrival_counters(CPU, rows).any(), "counters are left for the next launch"
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,4 @@
-"""Runs the products of a serial block on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs the products of a serial block on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import torch
 from torch import Tensor
@@ -62,7 +58,3 @@ def main() -> None:
             module.tiling_of = gemm.tiling_of = lambda *_, chosen=tiling, **__: chosen  # type: ignore[assignment]
             check(serial_case(*sizes).to(torch.float32))
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,6 @@
-"""Runs the kernels that move pages on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
+"""Runs the kernels that move pages on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import itertools
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
@@ -29,7 +26,3 @@ def main() -> None:
         assert torch.equal(back[0][:, pages], keys[:, pages] + 1)
         assert int((back[0] != keys).sum()) == layers * count * words
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

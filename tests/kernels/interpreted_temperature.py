@@ -1,8 +1,4 @@
-"""Runs the kernel of temperatures on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs the kernel of temperatures on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import torch
 
@@ -26,7 +22,3 @@ def main() -> None:
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
         assert not triton_utils.arrival_counters(torch.device("cpu"), 1).any(), "counters are left for the next launch"
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

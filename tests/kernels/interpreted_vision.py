@@ -1,9 +1,6 @@
-"""Runs the kernels around the image encoder on the CPU by Triton's interpreter; see `interpreted_paged.py`."""
+"""Runs the kernels around the image encoder on the CPU by Triton's interpreter; see `interpreter.py`."""
 
 import math
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
@@ -24,7 +21,3 @@ def main() -> None:
             views = (torch.randn(count, grid * grid, dim), tiling, grid, margin)
             torch.testing.assert_close(vision.join_views(*views), reference.join_views(*views))
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

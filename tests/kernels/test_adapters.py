@@ -23,7 +23,7 @@ def test_each_row_gets_the_term_of_its_own_slot(case) -> None:
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_adapters")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_adapters")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

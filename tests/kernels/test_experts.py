@@ -138,7 +138,7 @@ def test_a_program_fits_the_memory_of_every_card(shared: int, monkeypatch: pytes
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_experts")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_experts")
 def test_the_kernels_of_experts_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -13,6 +13,7 @@ from photonlite.kernels.host_products import (
     int4_block,
     measure,
     pack_int4,
+    plain_int8,
     split_int8,
 )
 from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, quantise
@@ -22,7 +23,7 @@ def matrix(rows: int = 192, columns: int = 256) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("pack", [PlainInt8, pack_int4])
+@pytest.mark.parametrize("pack", [plain_int8, pack_int4])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_few_rows_are_multiplied_by_the_packed_kernel(pack: Pack, rows: int, dtype: torch.dtype) -> None:
@@ -36,6 +37,18 @@ def test_a_few_rows_are_multiplied_by_the_packed_kernel(pack: Pack, rows: int, d
     assert float((found - wanted).norm() / wanted.norm()) < 0.01
     if dtype == torch.float32 and product.takes_few:
         assert torch.equal(found, found.bfloat16().float())  # the packed kernel's results are bfloat16
+
+
+@pytest.mark.parametrize(("columns", "takes"), [(40, False), (48, True)])
+def test_int8_whose_last_columns_the_kernel_would_read_behind_the_matrix_goes_without_it(
+    columns: int, takes: bool
+) -> None:
+    weight, x = quantise(matrix(columns=columns), "int8"), matrix(3, columns)
+    product = HostProduct(weight, Choice(plain_int8, few=4))
+
+    assert product.takes_few is takes
+    wanted = x.double() @ dequantise(weight, torch.float64).t()
+    assert float((product(x) - wanted).norm() / wanted.norm()) < 0.01
 
 
 def split(weight: QuantisedWeight) -> HostProduct:

@@ -96,7 +96,7 @@ def test_without_a_bias_it_is_an_rms_norm() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_norms")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_norms")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

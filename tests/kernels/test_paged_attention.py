@@ -136,7 +136,7 @@ def test_few_rows_are_cut_into_many_parts(rows: int, kv_heads: int, positions: i
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_paged")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_paged")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

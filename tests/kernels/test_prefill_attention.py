@@ -79,7 +79,7 @@ def test_positions_of_no_tile_are_left_alone() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_prefill")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_prefill")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

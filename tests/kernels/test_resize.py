@@ -30,7 +30,7 @@ def test_crops_are_pillows_to_the_last_bit(width: int, height: int, seed: int, o
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_resize")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_resize")
 def test_the_kernels_give_pillows_crops_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

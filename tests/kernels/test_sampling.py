@@ -56,7 +56,7 @@ def test_a_result_that_the_kernel_could_not_write_is_refused(monkeypatch: pytest
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_sampling")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_sampling")
 def test_the_kernel_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

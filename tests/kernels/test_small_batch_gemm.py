@@ -157,7 +157,7 @@ def test_engines_side_by_side_share_no_counters() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_decode")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_decode")
 def test_the_kernels_of_a_step_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -12,7 +12,7 @@ from tests.kernels.pages import random_caches
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_swap")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_swap")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
     assert "agree" in ended.stdout

@@ -35,7 +35,7 @@ def test_factors_are_learned_from_projections_and_positions(tanh: bool) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_temperature")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_temperature")
 def test_the_kernel_of_temperatures_agrees_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -42,7 +42,7 @@ def test_a_bin_is_the_average_of_the_cells_it_covers(tiling: tuple[int, int], gr
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.kernels.interpreted_vision")
+@pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_vision")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]

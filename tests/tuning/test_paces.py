@@ -61,6 +61,30 @@ def test_beside_each_other_both_slow_down_as_the_table_says(swapped: bool) -> No
     assert decode.p99 == pytest.approx(0.004), "no interval after the encodings have ended"
 
 
+def misjudged(card: VirtualCard, decode_s: float) -> tuple[Pace, Pace]:
+    """Measure both at once, after decoding alone has seemed to take so long."""
+    lanes = card.whole(), card.whole()
+    decode = lanes[0], lanes[0].capture(DECODE), Pace(decode_s, decode_s, FEWEST)
+    return beside(card, decode, (lanes[1], lanes[1].capture(ENCODE), Pace.of([ENCODE.seconds])), seconds=0.1)
+
+
+def test_a_window_of_too_few_intervals_is_widened() -> None:
+    card = VirtualCard()
+
+    decode, encode = misjudged(card, 0.05)  # ten steps end before the second encoding does
+
+    assert (decode.mean, encode.mean) == (pytest.approx(DECODE.seconds), pytest.approx(ENCODE.seconds))
+    assert encode.count >= FEWEST
+    assert [queues[0] for queues in card.ran] == [("decode", SKIPPED + 10 * 2**attempt) for attempt in range(3)]
+
+
+def test_a_window_is_not_widened_for_ever() -> None:
+    card = VirtualCard(speeds={("decode", VirtualCard.sms): 1e6})
+
+    with pytest.raises(SettingsError, match="measure for longer"):
+        misjudged(card, 0.05)
+
+
 def test_by_turns_each_has_half_and_decoding_waits_for_an_encoding() -> None:
     card = VirtualCard()
     lane = card.whole()

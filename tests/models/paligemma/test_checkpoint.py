@@ -2,8 +2,10 @@
 
 import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -18,6 +20,7 @@ import photonlite
 from photonlite import VisionModel
 from photonlite.api.session import Session
 from photonlite.cache.manager import CacheManager
+from photonlite.engine.core import EngineCore
 from photonlite.errors import (
     CapacityError,
     CheckpointError,
@@ -42,6 +45,7 @@ from tests.serving import GUARD, counters, on_thread
 
 STEPS = 20
 ENGINE: dict[str, Any] = {"page_size": 4, "max_context": 200, "max_batch": 4}
+ALONE = {"depth": 1, "max_batch": 1, "prefix_caching": False}
 IMAGES = [noise(0, (70, 50)), noise(1, (33, 130)), noise(2, (200, 190))]
 
 
@@ -201,14 +205,35 @@ def tasks_of(count: int) -> list[dict[str, Any]]:
     return tasks
 
 
+@contextmanager
+def held_until_submitted(count: int) -> Iterator[None]:
+    """Let engines wait for so many requests before their first tick."""
+    tick = EngineCore.tick
+
+    def held(core: EngineCore) -> bool:
+        if core.metrics.requests_submitted >= count:
+            return tick(core)
+        time.sleep(0.001)
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EngineCore, "tick", held)
+        yield
+
+
 @pytest.mark.long
 def test_pipelined_equals_blocking_equals_one_at_a_time(folder: Path) -> None:
     answers, seen = [], Counter[str]()
-    # Pages for the longest request and a little more: sequences are pre-empted.
-    pages = {"max_context": 80, "kv_cache_bytes": 30 * page_bytes(folder), "router": "greedy"}
+    # Requests about one image become ready together, as all wait when the engine starts. There are pages for the
+    # longest request and hardly more: some are pre-empted.
+    pages = {"max_context": 80, "kv_cache_bytes": 22 * page_bytes(folder), "router": "greedy"}
+    window = 2 * ENGINE["max_batch"]  # so many tasks of a batch are open at once
     tasks = tasks_of(16)
-    for engine in (pages | {"depth": 2}, {"depth": 1}, {"depth": 1, "max_batch": 1, "prefix_caching": False}):
-        with photonlite.load(folder, device="cpu", dtype="float32", engine=ENGINE | engine) as loaded:
+    for engine, held in ((pages | {"depth": 2}, window), ({"depth": 1}, 0), (ALONE, 0)):
+        with (
+            held_until_submitted(held),
+            photonlite.load(folder, device="cpu", dtype="float32", engine=ENGINE | engine) as loaded,
+        ):
             answers.append([rounded(one) for one in loaded.batch(tasks, errors="raise")])
             counters = loaded.metrics()["counters"]
             seen.update(preemptions=counters["preemptions"], hits=counters["prefix_hits"])

@@ -1,8 +1,4 @@
-"""Runs the generator's kernels on the CPU by Triton's interpreter; a program: the switch is read at import."""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+"""Runs the generator's kernels on the CPU by Triton's interpreter; see `tests/kernels/interpreter.py`."""
 
 import torch
 
@@ -48,7 +44,3 @@ def main() -> None:
         torch.testing.assert_close(taken.float(), plain, atol=2e-3, rtol=0)
         assert plain.std() > 0.01
     print("interpreted kernels agree")
-
-
-if __name__ == "__main__":
-    main()

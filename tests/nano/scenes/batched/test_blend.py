@@ -73,7 +73,7 @@ def test_the_kernel_refuses_what_it_would_misread():
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.long
-@pytest.mark.program("tests.nano.scenes.batched.interpreted")
+@pytest.mark.program("tests.kernels.interpreter", "tests.nano.scenes.batched.interpreted")
 def test_the_kernels_agree_with_pytorch_in_tritons_interpreter(ended: Ended):
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.
     assert ended.returncode == 0, ended.stderr[-4000:]
