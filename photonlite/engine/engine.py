@@ -139,12 +139,16 @@ class Engine:
         with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
             try:
                 bank.reserve(weights)
+                graphs = runner.capture_adapters()
             except (MemoryError, torch.OutOfMemoryError) as cause:
                 raise CapacityError(
                     f"there is no memory left for {bank.slots} adapters of rank {bank.rank}: lower adapter_slots, "
                     "adapter_rank or gpu_memory_fraction"
                 ) from without_frames(cause)
-            if (graphs := runner.capture_adapters()) is not None:
+            except Exception:
+                self.check()  # where the engine has died meanwhile, its runner has nothing left to capture
+                raise
+            if graphs is not None:
                 shown = graphs.graphs, graphs.seconds, graphs.bytes / 2**20
                 _logger.info("CUDA graphs with adapters: %d in %.1f s, %.0f MiB", *shown)
 

@@ -155,18 +155,20 @@ def test_an_adapter_is_loaded_to_the_engine_that_a_restart_meanwhile_has_made(
     served.close()
 
 
+@pytest.mark.parametrize("work", ["api.adapters.find_adapter", "engine.engine.AdapterBank.reserve"])
 def test_no_adapter_is_loaded_to_an_engine_that_has_died_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
     served = Served(tmp_path)
     model = served.model
+    result: Any = find_adapter(served.folders["x"])
 
-    def find_slowly(source: Any) -> Any:
+    def fail(*_: Any) -> Any:
         model._session.engine._loop.fail(EngineDiedError("for a test"))
         model._session.engine._loop._thread.join(GUARD)
-        return find_adapter(source)
+        return result
 
-    monkeypatch.setattr("photonlite.api.adapters.find_adapter", find_slowly)
+    monkeypatch.setattr(f"photonlite.{work}", fail)
     with pytest.raises(EngineDiedError, match="for a test"):
         model.load_adapter(served.folders["x"], name="x")
     served.close()
