@@ -27,7 +27,7 @@ from photonlite.device.base import Array
 from photonlite.engine.adapters import AdapterLoader, AdapterStore
 from photonlite.engine.build import build
 from photonlite.engine.core import EngineCore, no_adapters
-from photonlite.engine.faults import without_frames
+from photonlite.engine.faults import copied, without_frames
 from photonlite.engine.layout import lay_out
 from photonlite.errors import CapacityError, EngineDiedError, ModelError, PhotonliteError, SettingsError
 from photonlite.models.adapters.layers import AdapterBank
@@ -321,7 +321,7 @@ class EngineLoop:
     def check(self) -> None:
         """Raise why requests are refused, if they are."""
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)  # raised many times: it must not collect frames
+            raise copied(self._refusal)  # raised many times
 
     def cancel(self, sequence: Sequence) -> None:
         self.post(lambda: self._core.cancel(sequence))
