@@ -135,6 +135,7 @@ class Engine:
         """
         runner, bank = self._model_runner, self._model_runner.adapters
         if bank is None:
+            self.check()  # an engine that has died meanwhile has none any more
             raise AssertionError("adapters are reserved before the engine uses any")
         with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
             try:

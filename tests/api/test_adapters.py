@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from photonlite import VisionModel
+from photonlite.api import adapters as api_adapters
+from photonlite.engine.adapters import AdapterReader
 from photonlite.errors import AdapterError, EngineDiedError, SettingsError, UnknownAdapterError
 from photonlite.models.adapters.files import find_adapter
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.runner.graphs import GraphOptions
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
 from tests.runner.rig import Played
@@ -149,26 +152,27 @@ def test_an_adapter_is_loaded_to_the_engine_that_a_restart_meanwhile_has_made(
         model.restart()
         return find_adapter(source)
 
-    monkeypatch.setattr("photonlite.api.adapters.find_adapter", find_slowly)
+    monkeypatch.setattr(api_adapters, "find_adapter", find_slowly)
     model.load_adapter(served.folders["x"], name="x")
     assert model.query(image, "What?", adapter="x")["answer"] == served.alone["x"].query(image, "What?")["answer"]
     served.close()
 
 
-@pytest.mark.parametrize("work", ["api.adapters.find_adapter", "engine.engine.AdapterBank.reserve"])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(api_adapters, "find_adapter"), (AdapterReader, "__call__"), (AdapterBank, "reserve")]
+)
 def test_no_adapter_is_loaded_to_an_engine_that_has_died_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     served = Served(tmp_path)
-    model = served.model
-    result: Any = find_adapter(served.folders["x"])
+    model, work = served.model, getattr(owner, name)
 
-    def fail(*_: Any) -> Any:
+    def work_slowly(*given: Any) -> Any:
         model._session.engine._loop.fail(EngineDiedError("for a test"))
         model._session.engine._loop._thread.join(GUARD)
-        return result
+        return work(*given)
 
-    monkeypatch.setattr(f"photonlite.{work}", fail)
+    monkeypatch.setattr(owner, name, work_slowly)
     with pytest.raises(EngineDiedError, match="for a test"):
         model.load_adapter(served.folders["x"], name="x")
     served.close()
