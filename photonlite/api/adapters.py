@@ -43,7 +43,8 @@ class Adapter:
 class Adapters:
     """Loads, lists and finds adapters; from any thread. It outlives the engine, which may be restarted."""
 
-    def __init__(self, loaded: LoadedModel, dtype: torch.dtype, config: EngineConfig) -> None:
+    def __init__(self, loaded: LoadedModel, dtype: torch.dtype, config: EngineConfig, engine: Engine) -> None:
+        self._engine = engine
         self._store: AdapterStore | None = None
         if loaded.family is not None and isinstance(loaded.model, nn.Module):
             reader = AdapterReader(loaded.model, loaded.family, dtype, config.adapter_rank)
@@ -51,7 +52,7 @@ class Adapters:
         self._lock = threading.Lock()
         self._used = False  # by an engine: requests may have adapters whose names are forgotten
 
-    def load(self, source: str | os.PathLike[str], name: str | None, engine: Engine) -> Adapter:
+    def load(self, source: str | os.PathLike[str], name: str | None) -> Adapter:
         """Load an adapter; see `VisionModel.load_adapter`."""
         if self._store is None:
             raise SettingsError(
@@ -64,6 +65,8 @@ class Adapters:
                 f"{str(chosen)!r:.120} cannot be an adapter's name: give up to 100 letters, digits and . _ @ - as name"
             )
         with self._lock:
+            engine = self._engine
+            engine.check()  # it may have died, or been restarted, while files were downloaded
             engine.use_adapters(self._store)
             self._used = True
             return _described(self._store.load(chosen, files, engine.reserve_adapter))
@@ -93,6 +96,7 @@ class Adapters:
     def resume(self, engine: Engine) -> None:
         """Let a new engine take the adapters that are loaded, before it takes requests."""
         with self._lock:
+            self._engine = engine
             if self._store is None or not self._used:
                 return
             engine.use_adapters(self._store)

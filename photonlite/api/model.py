@@ -136,8 +136,8 @@ class VisionModel:
         self.reads_several = loaded.prompts.conversations is not None
         self.sight = loaded.model.crop_spec.sight
         images = {"isolate_images": isolate_images, "allow_urls": allow_urls}
-        self._adapters = Adapters(loaded, dtype, config)
         self._session = open_session(loaded, device, dtype, self.image_limits, config, **images)
+        self._adapters = Adapters(loaded, dtype, config, self._session.engine)
         self.max_batch = self._session.engine.max_batch
         self._prefix = ""  # of method names in errors
         self._answer: Callable[[Task[Any]], Any] = self._session.run
@@ -449,7 +449,7 @@ class VisionModel:
             SettingsError: The model runs on several ranks.
         """
         self._session.check_open()
-        return self._adapters.load(adapter, name, self._session.engine)
+        return self._adapters.load(adapter, name)
 
     def adapters(self) -> list[Adapter]:
         """Return the adapters that are loaded."""

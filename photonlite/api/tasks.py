@@ -162,7 +162,9 @@ def make_task(
             raise SettingsError(f"{name} is {value!r:.60}: give True or False")
     cache_salt, caller = (_text(name, options.get(name)) for name in ("cache_salt", "caller"))
     salts = {one.cache_salt for one in images if isinstance(one, EncodedImage)}
-    if not cache_salt and len(salts) == 1:  # what the model has read is found under this one
+    if not cache_salt and salts:  # what the model has read is found under this one
+        if len(salts) > 1:  # words around the images would be shared with everybody
+            raise SettingsError("the encoded images were made with different cache salts: encode them with one")
         (cache_salt,) = salts
     request = dataclasses.replace(request, cache_salt=cache_salt, realtime=realtime, strict=strict, adapter=adapter)
     deadline_s, draws = seconds_of(options.get("deadline_s")), draws and not realtime

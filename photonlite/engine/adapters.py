@@ -108,13 +108,26 @@ class AdapterStore:
             return adapter
 
     def weights_of(self, adapter: HostAdapter) -> AdapterWeights:
-        """Return an adapter's weights, read again where they left memory; AdapterError if files have changed."""
+        """Return an adapter's weights, read again where they left memory; AdapterError if files have changed.
+
+        Adapters of equal content share a slot of the device, so that any of them may stand for the others.
+        """
         with self._lock:
-            weights = adapter.weights
-            if weights is not None and adapter in self._in_memory:
-                self._in_memory.move_to_end(adapter)
-        if weights is not None:
-            return weights
+            equal = dict.fromkeys((adapter, *(one for one in self._named.values() if one.key == adapter.key)))
+            for one in equal:
+                if one.weights is not None:
+                    if one in self._in_memory:
+                        self._in_memory.move_to_end(one)
+                    return one.weights
+        errors: list[AdapterError] = []
+        for one in equal:
+            try:
+                return self._read_again(one)
+            except AdapterError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def _read_again(self, adapter: HostAdapter) -> AdapterWeights:
         weights = self._read(adapter.files)
         if weights.key != adapter.key:
             raise AdapterError(

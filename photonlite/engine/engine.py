@@ -27,7 +27,7 @@ from photonlite.device.base import Array
 from photonlite.engine.adapters import AdapterLoader, AdapterStore
 from photonlite.engine.build import build
 from photonlite.engine.core import EngineCore, no_adapters
-from photonlite.engine.faults import without_frames
+from photonlite.engine.faults import copied, without_frames
 from photonlite.engine.layout import lay_out
 from photonlite.errors import CapacityError, EngineDiedError, ModelError, PhotonliteError, SettingsError
 from photonlite.models.adapters.layers import AdapterBank
@@ -135,16 +135,21 @@ class Engine:
         """
         runner, bank = self._model_runner, self._model_runner.adapters
         if bank is None:
+            self.check()  # an engine that has died meanwhile has none any more
             raise AssertionError("adapters are reserved before the engine uses any")
         with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
             try:
                 bank.reserve(weights)
+                graphs = runner.capture_adapters()
             except (MemoryError, torch.OutOfMemoryError) as cause:
                 raise CapacityError(
                     f"there is no memory left for {bank.slots} adapters of rank {bank.rank}: lower adapter_slots, "
                     "adapter_rank or gpu_memory_fraction"
                 ) from without_frames(cause)
-            if (graphs := runner.capture_adapters()) is not None:
+            except Exception:
+                self.check()  # where the engine has died meanwhile, its runner has nothing left to capture
+                raise
+            if graphs is not None:
                 shown = graphs.graphs, graphs.seconds, graphs.bytes / 2**20
                 _logger.info("CUDA graphs with adapters: %d in %.1f s, %.0f MiB", *shown)
 
@@ -317,7 +322,7 @@ class EngineLoop:
     def check(self) -> None:
         """Raise why requests are refused, if they are."""
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)  # raised many times: it must not collect frames
+            raise copied(self._refusal)  # raised many times
 
     def cancel(self, sequence: Sequence) -> None:
         self.post(lambda: self._core.cancel(sequence))

@@ -1,5 +1,6 @@
 """What goes wrong inside: failed steps, shortages of memory, and errors that can be kept and shown to callers."""
 
+import copy
 import errno
 import logging
 import traceback
@@ -65,6 +66,13 @@ def without_frames(error: _E) -> _E:
         one.__context__ = None
         one = one.__cause__
     return error
+
+
+def copied(error: PhotonliteError) -> PhotonliteError:
+    """Return an error to raise for one caller of several, who may add to its message and keep its frames."""
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    return own
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -14,7 +14,6 @@ by Ctrl-C for example, cancels the request, and so does cancelling a task that w
 import asyncio
 import concurrent.futures
 import contextlib
-import copy
 import os
 import queue
 import time
@@ -25,7 +24,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError
 from dataclasses import replace
 from typing import Any
 
-from photonlite.engine.faults import told, without_frames
+from photonlite.engine.faults import copied, told, without_frames
 from photonlite.errors import DeadlineError, PhotonliteError, RequestCancelledError, TruncatedError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, Token
@@ -247,7 +246,7 @@ class RequestHandle:
             self.wait()
         error = self.future.exception()
         if isinstance(error, PhotonliteError):
-            raise _copied(error)  # a frame with a name for its own exception is a cycle
+            raise copied(error)  # a frame with a name for its own exception is a cycle
         return self.future.result()
 
     def raise_error(self) -> None:
@@ -330,12 +329,6 @@ class TokenStream(Iterator[Token], AsyncIterator[Token]):
 def _cancel_dropped(handle: RequestHandle, process: int) -> None:
     if os.getpid() == process:  # a forked process may find the handle's locks held and never released
         handle.cancel()
-
-
-def _copied(error: PhotonliteError) -> PhotonliteError:
-    copied = copy.copy(error)
-    copied.__cause__ = error.__cause__
-    return copied
 
 
 def _bell() -> "tuple[asyncio.Future[None], Callable[[], None]]":

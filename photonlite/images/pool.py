@@ -265,8 +265,11 @@ class PreparedImage:
         )  # fmt: skip
 
     def for_adapter(self, adapter_key: str) -> "PreparedImage":
-        """Return the image as a request with an adapter takes it: with what is stored of that adapter's encoding."""
-        if adapter_key == self._adapter_key:
+        """Return the image as a request with an adapter takes it: with what is stored of that adapter's encoding.
+
+        One whose crops could not be made is tried again: an encoded image outlives a shortage of memory.
+        """
+        if adapter_key == self._adapter_key and self.failure is None:
             return self
         return PreparedImage(
             self.pool, self._image, self.key, self.cache_salt, 0.0, box=self._box, adapter_key=adapter_key

@@ -101,6 +101,7 @@ class Forwarder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_reach(HTTPConnection(scope), self._config)
+        refuse_changes(HTTPConnection(scope), self._config)
         if scope["type"] == "websocket":
             async with self._admit(scope, socket=True):
                 await self._relay_socket(scope, receive, send)
@@ -239,6 +240,15 @@ def check_reach(connection: HTTPConnection, config: ServerConfig) -> None:
             return
     message = "this service answers its own machine only: give it API keys, or set expose to answer everybody"
     raise HttpError(403, message, code="not_exposed")
+
+
+def refuse_changes(connection: HTTPConnection, config: ServerConfig) -> None:
+    """Refuse to load or unload an adapter, 403: one replica would do it, and the others and later ones would not."""
+    path = connection.scope["path"].removeprefix(connection.scope.get("root_path", ""))
+    if path.startswith("/v1/adapters") and connection.scope.get("method") in ("POST", "DELETE"):
+        identify(connection, config)
+        message = "replicas load their adapters when they start: name them as `adapters` of the service's settings"
+        raise HttpError(403, message, code="adapters_fixed")
 
 
 def _lost() -> HttpError:

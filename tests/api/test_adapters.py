@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from photonlite import VisionModel
+from photonlite.api import adapters as api_adapters
+from photonlite.engine.adapters import AdapterReader
 from photonlite.errors import AdapterError, EngineDiedError, SettingsError, UnknownAdapterError
+from photonlite.models.adapters.files import find_adapter
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.runner.graphs import GraphOptions
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
 from tests.runner.rig import Played
@@ -133,6 +137,44 @@ def test_a_restarted_engine_takes_adapters(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(model._adapters, "find", lambda name: held)
     model.restart()
     assert model.query(image, "What?", adapter="x")["answer"] == expected
+    served.close()
+
+
+def test_an_adapter_is_loaded_to_the_engine_that_a_restart_meanwhile_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path)
+    model, image = served.model, make_image(8)
+
+    def find_slowly(source: Any) -> Any:
+        model._session.engine._loop.fail(EngineDiedError("for a test"))
+        model._session.engine._loop._thread.join(GUARD)
+        model.restart()
+        return find_adapter(source)
+
+    monkeypatch.setattr(api_adapters, "find_adapter", find_slowly)
+    model.load_adapter(served.folders["x"], name="x")
+    assert model.query(image, "What?", adapter="x")["answer"] == served.alone["x"].query(image, "What?")["answer"]
+    served.close()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(api_adapters, "find_adapter"), (AdapterReader, "__call__"), (AdapterBank, "reserve")]
+)
+def test_no_adapter_is_loaded_to_an_engine_that_has_died_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    served = Served(tmp_path)
+    model, work = served.model, getattr(owner, name)
+
+    def work_slowly(*given: Any) -> Any:
+        model._session.engine._loop.fail(EngineDiedError("for a test"))
+        model._session.engine._loop._thread.join(GUARD)
+        return work(*given)
+
+    monkeypatch.setattr(owner, name, work_slowly)
+    with pytest.raises(EngineDiedError, match="for a test"):
+        model.load_adapter(served.folders["x"], name="x")
     served.close()
 
 

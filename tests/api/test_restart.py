@@ -70,6 +70,20 @@ def test_every_call_of_a_dead_model_raises_at_once_and_works_after_a_restart(
     assert isinstance(model.query(question="why?", schema=int, settings=SHORT)["answer"], int)
 
 
+def test_tasks_of_a_batch_after_the_death_have_errors_of_their_own(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = {"skill": "query", "question": "why?", "settings": SHORT}
+
+    def tasks() -> Iterator[dict[str, Any]]:
+        yield task
+        kill(model, monkeypatch)
+        yield from [task] * 3
+
+    messages = [str(error) for error in model.batch(tasks())]
+    assert [message.partition(":")[0] for message in messages[1:]] == ["task 1", "task 2", "task 3"]
+
+
 def test_requests_in_flight_fail_and_those_that_were_prepared_are_answered_by_the_new_engine(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ from photonlite.errors import (
     DeadlineError,
     ImageError,
     ModelError,
+    OutOfMemoryError,
     PromptError,
     RequestCancelledError,
     SettingsError,
@@ -302,6 +303,22 @@ def test_an_encoded_image_that_was_evicted_is_rebuilt_from_its_pixels(monkeypatc
 
         assert encoded.calls > calls
         assert loaded.calls == loads
+
+
+def test_an_encoded_image_is_cut_again_after_a_shortage_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(prefix_caching=False, embedding_cache_bytes=0) as model:
+        image = model.encode_image(IMAGE)
+        expected = model.detect(image, "mug")
+
+        def fail(_: Any) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as short:
+            short.setattr(model._session._pool, "cut", fail)
+            with pytest.raises(OutOfMemoryError):
+                model.detect(image, "mug")
+
+        assert model.detect(image, "mug") == expected
 
 
 def test_an_encoded_image_belongs_to_its_model_and_salt(model: VisionModel) -> None:

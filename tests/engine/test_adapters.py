@@ -1,5 +1,6 @@
 """Adapters in host memory and on disk, and the thread that brings them to the device."""
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,17 @@ def test_an_adapter_that_was_unloaded_is_read_for_those_that_hold_it(folders: li
     assert kept.weights_of(first).key == first.key
     assert first.weights is None  # it is not kept again
     assert kept.nbytes == BYTES
+
+
+def test_another_name_of_the_same_content_stands_in_for_files_that_are_gone(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    kept = store(0)
+    copied = shutil.copytree(folders[0], tmp_path / "copy")
+    first, copy, _ = load(kept, [folders[0], copied, folders[1]])
+    shutil.rmtree(folders[0])
+    assert kept.weights_of(first).key == first.key == copy.key
+    assert [*kept.named] == ["a", "copy", "b"]
 
 
 class Told:

@@ -95,6 +95,20 @@ def _comparable(exchange: Exchange) -> Any:
     return {name: value for name, value in exchange.json.items() if name not in changing}
 
 
+def test_adapters_are_listed_but_not_changed_behind_several_replicas() -> None:
+    async def main() -> None:
+        service = Service()
+        refused = await post(service.app, "/v1/adapters", {"adapter": "shelf"}, {})
+        assert (refused.status, refused.json["error"]["code"]) == (403, "adapters_fixed")
+        unload = Exchange(service.app, "/v1/adapters/shelf", b"", {}, method="DELETE")
+        assert (await unload.finish()).status == 403
+        assert service.engines.asked == []
+        await service.get("/v1/adapters")
+        assert len(service.engines.asked) == 1
+
+    run(main())
+
+
 def test_replica_and_client_see_the_same_request_id() -> None:
     async def main() -> None:
         answer = await Service().detect()

@@ -7,7 +7,7 @@ import pytest
 
 import photonlite
 from photonlite import VisionModel
-from photonlite.errors import CapacityError, ImageError, ImageShapeError
+from photonlite.errors import CapacityError, ImageError, ImageShapeError, SettingsError
 from photonlite.images.pool import ImagePool
 from photonlite.models.qwen.prompts import QwenPrompts
 from tests.compiling import FakeCompiler
@@ -69,6 +69,12 @@ def test_an_encoded_image_carries_its_cache_salt(model: VisionModel) -> None:
     model.query(encoded, "What?", settings={"max_tokens": 2})
 
     assert counters(model)["crops_encoded"] == before
+
+
+def test_images_of_different_cache_salts_are_not_asked_about_together(model: VisionModel) -> None:
+    one, other = (model.encode_image(make_image(31, (70, 50)), cache_salt=salt) for salt in ("a", None))
+    with pytest.raises(SettingsError, match="different cache salts"):
+        model.query([one, other], "What?", settings={"max_tokens": 2})
 
 
 def test_places_are_in_the_last_image(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
