@@ -59,6 +59,15 @@ def test_a_closed_stderr_is_nothing_for_the_command_and_for_what_it_starts() -> 
     assert (ended.returncode, ended.stdout) == (0, "exit 2 /dev/null\n")
 
 
+@pytest.mark.long
+def test_a_closed_stdin_holds_no_image() -> None:
+    closed = ["sh", "-c", 'exec "$0" -c "$1" detect - mug <&-', sys.executable, REPORT_IMPORTS]
+    ended = subprocess.run(closed, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert "is empty (0 bytes)" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "exit 2 imported"
+
+
 def test_success_exits_with_0(fake: object, image: str) -> None:
     assert main(["detect", image, "mug"]) == 0
 
