@@ -45,9 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PhotonliteError, OSError) as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        print("photonlite: error:", " ".join(str(error).split()), file=sys.stderr)
+        print("photonlite: error:", " ".join(_described(error).split()), file=sys.stderr)
         return BAD_INPUT
     return code
+
+
+def _described(error: Exception) -> str:
+    """Return an error's message; of one of the system's, without its number: "/boxes.png: Permission denied"."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename!s:.200}: {error.strerror}"
 
 
 def _open_standard_files() -> None:
