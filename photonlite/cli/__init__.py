@@ -45,9 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PhotonliteError, OSError) as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        print("photonlite: error:", " ".join(str(error).split()), file=sys.stderr)
+        print("photonlite: error:", " ".join(_described(error).split()), file=sys.stderr)
         return BAD_INPUT
     return code
+
+
+def _described(error: Exception) -> str:
+    """Return an error's message; of one of the system's, without its number: "/boxes.png: Permission denied"."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.filename!s:.200}: {error.strerror}"
 
 
 def _open_standard_files() -> None:
@@ -60,6 +67,7 @@ def _open_standard_files() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 

@@ -17,8 +17,9 @@ from typing import Any, Final
 from PIL import ExifTags, Image
 
 from photonlite.cli.inputs import STDIN, expand, read
+from photonlite.cli.outputs import check_writable
 from photonlite.cli.parser import given_search, given_settings
-from photonlite.cli.run import import_extra, load_model
+from photonlite.cli.run import check_request, import_extra, load_model
 from photonlite.cli.store import store_settings
 from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
@@ -39,6 +40,7 @@ def run_export(options: argparse.Namespace) -> int:
     if any(name == STDIN or is_url(name) or is_data_uri(name) for name in names):
         raise InputError("export copies the images: give files, folders or globs in place of -, URLs and data URIs")
     folder = _new_folder(options)
+    check_request(options, options.task, options.object)
     failures: dict[str, Exception] = _doubles(names)
     names = [name for name in names if name not in failures]
     found: dict[str, Detections | Segments] = {}
@@ -83,6 +85,7 @@ def _new_folder(options: argparse.Namespace) -> Path:
         return folder
     if folder.exists():
         raise InputError(f"--output {folder}: there is something already: name a new folder")
+    check_writable("--output", folder)
     return folder
 
 

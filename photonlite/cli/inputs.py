@@ -85,8 +85,11 @@ def _schema(source: str) -> Any:
         if len(data) > MAX_SCHEMA_BYTES:
             raise InputError(f"--schema {source}: the file is over {MAX_SCHEMA_BYTES} bytes: make the schema smaller")
         return data.decode()
-    except (OSError, UnicodeDecodeError) as cause:
-        raise InputError(f"--schema {source}: the file cannot be read as text: {cause}") from cause
+    except OSError as cause:
+        advice = "check the path, or give MODULE:NAME"
+        raise InputError(f"--schema {source}: the file cannot be read ({cause.strerror}): {advice}") from cause
+    except UnicodeDecodeError as cause:
+        raise InputError(f"--schema {source}: the file is not text in UTF-8: save it as such") from cause
 
 
 def _from_module(module: str, name: str) -> Any:

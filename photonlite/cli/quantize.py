@@ -2,13 +2,16 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 import photonlite
 from photonlite.cli.inputs import expand
+from photonlite.cli.outputs import check_writable
 
 
 def run_quantize(options: argparse.Namespace) -> int:
     """Write the folder and print its path; returns the exit code 0."""
+    check_writable("FOLDER", Path(options.folder))
     folder = photonlite.quantize(
         options.model,
         options.folder,

@@ -15,10 +15,12 @@ from tqdm import tqdm
 
 import photonlite
 from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form, short_name
+from photonlite.cli.outputs import check_writable
 from photonlite.cli.parser import SPATIAL, given_search, given_settings
 from photonlite.cli.store import store_settings
 from photonlite.config import EngineSettings, ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TileError, TruncatedError
+from photonlite.realtime.frames import Question
 from photonlite.skills.names import SeveralNamesWarning, joins_names
 
 
@@ -26,6 +28,7 @@ def run_skill(options: argparse.Namespace) -> int:
     """Print one image's result as indented JSON or text, several as JSON lines; returns 2 if one of several failed."""
     if isinstance(options.text, str):
         check_text(options.text, options.command)
+    check_request(options, options.command, options.length if options.command == "caption" else options.text)
     if options.command in SPATIAL:
         advise_of_joined(options.text)
     form = read_form(options) if options.command == "query" else {}
@@ -78,6 +81,12 @@ def _run_lines(
     if failed:
         print(f"photonlite: error: {failed} of {len(names)} images failed", file=sys.stderr)
     return 2 if failed else 0
+
+
+def check_request(options: argparse.Namespace, skill: str, subject: Any) -> None:
+    """Raise an error for what no model takes, before one is loaded."""
+    name = {"caption": "length", "query": "question"}.get(skill, "object")
+    Question.of(skill, **{name: subject}, settings=given_settings(options), **given_search(options))
 
 
 def advise_of_joined(names: object) -> None:
@@ -148,6 +157,7 @@ class PlotTarget:
             raise InputError(f"--plot {out}: {suffix!r} is not an image format: end the name in .png or .jpg")
         elif self._out.resolve() in self._taken:
             raise InputError(f"--plot {out} would overwrite the image itself: name another file")
+        check_writable("--plot", self._out)
 
     def save(self, image: Image.Image, source: str) -> Path:
         path = self._out

@@ -11,6 +11,7 @@ from typing import Any
 
 import photonlite
 from photonlite.cli.checkpoints import print_table
+from photonlite.cli.outputs import check_writable
 from photonlite.cli.run import import_extra
 from photonlite.cli.store import default_store
 from photonlite.errors import TuningError
@@ -22,6 +23,8 @@ _MISSING = "photonlite tune needs the package {name}: pip install 'photonlite[tu
 
 def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """Show a file, or the tuning of a model on this card, which is made if there is none; returns the exit code 0."""
+    if options.draw is not None:
+        check_writable("--draw", Path(options.draw))
     if options.file is not None:
         path = Path(options.file)
         tuning = load_tuning(path)

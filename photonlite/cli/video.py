@@ -13,7 +13,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from photonlite.cli.parser import SPATIAL
-from photonlite.cli.run import advise_of_joined, ask_model, load_model, to_json
+from photonlite.cli.run import advise_of_joined, ask_model, check_request, load_model, to_json
 from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
 from photonlite.realtime.sources import DEFAULT_RATE, VIDEOS, open_source
 from photonlite.results.drawing.style import open_image
@@ -60,6 +60,7 @@ def run_video(options: argparse.Namespace) -> int:
     every = 1 if options.every is None else options.every
     if every < 1:
         raise InputError(f"--every is {every}: give a whole number of at least 1")
+    check_request(options, options.command, options.text)
     advise_of_joined(options.text)
     footage = open_footage(options.images[0], options.rate)
     tracker = Tracker(rate=footage.rate / every) if options.track else None

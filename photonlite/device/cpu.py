@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -226,6 +226,8 @@ def spread(
 def in_passing(work: Callable[[], _T]) -> _T:
     """Run one-time work, such as loading weights, on a thread that ends with it; return or raise what it does.
 
+    Where the caller is interrupted, so is the work, before its next line of Python.
+
     OpenMP keeps a team of threads for every live thread that has ever computed in parallel. When all teams together
     have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations, and each takes
     longer. So the engine's thread must have the only team.
@@ -241,7 +243,13 @@ def in_passing(work: Callable[[], _T]) -> _T:
 
     thread = threading.Thread(target=run, name="photonlite-start", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:
+        # A thread that is inside torch when the interpreter goes away aborts the process.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        wait([outcome])  # Python 3.11 counts a thread as ended when a join was interrupted
+        raise
     return outcome.result()
 
 

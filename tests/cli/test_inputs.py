@@ -203,8 +203,8 @@ def test_two_forms_are_refused() -> None:
 @pytest.mark.parametrize(
     ("content", "source", "words"),
     [
-        (None, "missing.json", "cannot be read as text"),
-        (b"\xff\xfe", "schema.json", "cannot be read as text"),
+        (None, "missing.json", "cannot be read .No such file or directory.: check the path"),
+        (b"\xff\xfe", "schema.json", "is not text in UTF-8"),
         (b" " * (inputs.MAX_SCHEMA_BYTES + 1), "schema.json", "over 1048576 bytes"),
         (None, "no_module_of_this_name:Shelf", "cannot be imported: ModuleNotFoundError"),
         (None, "json:Shelf", "cannot be imported: AttributeError"),

@@ -59,6 +59,15 @@ def test_a_closed_stderr_is_nothing_for_the_command_and_for_what_it_starts() -> 
     assert (ended.returncode, ended.stdout) == (0, "exit 2 /dev/null\n")
 
 
+@pytest.mark.long
+def test_a_closed_stdin_holds_no_image() -> None:
+    closed = ["sh", "-c", 'exec "$0" -c "$1" detect - mug <&-', sys.executable, REPORT_IMPORTS]
+    ended = subprocess.run(closed, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert "is empty (0 bytes)" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "exit 2 imported"
+
+
 def test_success_exits_with_0(fake: object, image: str) -> None:
     assert main(["detect", image, "mug"]) == 0
 
@@ -93,9 +102,62 @@ def test_debug_shows_the_traceback(fake: object, capsys: pytest.CaptureFixture[s
     assert err.splitlines()[-1].startswith("photonlite: error: ")
 
 
-def test_an_unwritable_output_exits_with_2(fake: object, image: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["detect", image, "mug", "--plot", f"{image}/inside-a-file.png"]) == 2
-    assert capsys.readouterr().err.startswith("photonlite: error: ")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "detect {image} mug --plot {image}/boxes.png",
+        "export {image} --object mug --format coco --output {image}/set",
+        "realtime --source {image} --object mug --output {image}/found.gif",
+        "quantize nano {image}/smaller",
+        "tune --draw {image}/plan.png",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_a_model_is_loaded(
+    arguments: str, fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if arguments.startswith("export"):
+        pytest.importorskip("supervision")
+
+    assert main(arguments.format(image=image).split()) == 2
+    assert f"{image} is not a folder: name another place" in capsys.readouterr().err
+    assert fake.loaded == []
+
+
+def test_a_folder_without_permission_is_named(
+    fake: FakeModel, image: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
+
+    assert main(["detect", image, "mug", "--plot", f"{image}.plot.png"]) == 2
+    assert f"{Path(image).parent} cannot be written to: name another place" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("detect {image} mug --min-score 7", "min_score is 7.0"),
+        ("point {image} mug --tile 0x0", "tile is '0x0'"),
+        ("segment {image} --object mug --object mug", "holds 'mug' twice"),
+        ("query {image} why --temperature -1", "'temperature' is -1.0"),
+        ("caption {image} --max-tokens 0", "'max_tokens' is 0"),
+        ("detect {image} mug --every 2 --max-objects 0", "'max_objects' is 0"),
+    ],
+)
+def test_what_no_model_takes_is_refused_before_one_is_loaded(
+    arguments: str, words: str, fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.format(image=image).split()) == 2
+    assert words in capsys.readouterr().err
+    assert fake.loaded == []
+
+
+def test_an_error_of_the_system_names_the_file_and_no_number(
+    fake: FakeModel, image: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.error = OSError(28, "No space left on device", "boxes.png")
+
+    assert main(["detect", image, "mug"]) == 2
+    assert capsys.readouterr().err == "photonlite: error: boxes.png: No space left on device\n"
 
 
 def test_a_bug_is_not_reported_as_bad_input(fake: FakeModel, image: str) -> None:

@@ -1,6 +1,7 @@
 import contextlib
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -353,6 +354,22 @@ def test_one_time_work_raises_in_the_calling_thread() -> None:
 
     with pytest.raises(KeyError, match="weights"):
         in_passing(fail)
+
+
+def test_an_interrupt_ends_one_time_work_before_it_is_raised() -> None:
+    ended = threading.Event()
+
+    def load() -> None:
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        in_passing(load)
+    assert ended.is_set()
 
 
 def test_only_the_calling_thread_gets_another_number() -> None:

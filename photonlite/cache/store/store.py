@@ -9,6 +9,7 @@ It goes to the tiers where it pays when it is made (see `policy`), and comes fro
 it is known by the image's key, which holds pixels and cache salt; on a disk also by all else that it depends on.
 """
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -92,7 +93,9 @@ class DiskStore:
                 self.skipped += 1
                 return
             self._waiting += size
-        self._thread.submit(self._write, key, cache_salt, kind, tensor)
+        # When the program ends, its thread pools do before the engine: then there is nobody to tell.
+        with contextlib.suppress(RuntimeError):
+            self._thread.submit(self._write, key, cache_salt, kind, tensor)
 
     def close(self) -> None:
         """Write what waits."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from PIL import Image
 
+from photonlite.cli.outputs import check_writable
 from photonlite.errors import InputError
 from photonlite.realtime.frames import FrameResult
 from photonlite.results.drawing.style import open_image
@@ -32,6 +33,7 @@ class FrameRecorder:
         elif self._suffix not in ANIMATIONS:
             known = ", ".join((*ANIMATIONS, *CODECS))
             raise InputError(f"--output {out}: {self._suffix!r} is not an animation or a video: end it in {known}")
+        check_writable("--output", self._out)
         self._results: list[FrameResult] = []
         self._bytes = 0
         self._left_out = 0

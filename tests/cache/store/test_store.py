@@ -148,6 +148,16 @@ def test_while_much_waits_to_be_written_more_is_not(tmp_path: Path, monkeypatch:
     assert [disk.has(f"{number}", "", "embeddings") for number in range(5)] == [True, True, False, False, False]
 
 
+def test_what_is_made_while_the_program_ends_stays_in_memory(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.close()  # as the thread pools of a program that ends, before its engines
+
+    store.keep("image", "", "embeddings", numbers(), 9)
+
+    assert store.find("image") is not None
+    assert list(entries(tmp_path)) == []
+
+
 def test_memory_that_is_short_while_reading_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def full(shape: tuple[int, ...]) -> Any:
         raise MemoryError
