@@ -15,7 +15,7 @@ RESULT  := desk-detected.png
 help:
 	@echo "make demo       find every $(OBJECT) in $(PICTURE) and draw the boxes"
 	@echo "make test       run the tests of every commit (PYTEST_ARGS='-k crops' picks some)"
-	@echo "make test-all   run these and all others: a million ticks, two thousand requests, browser, packaging"
+	@echo "make test-all   run these and all others: half a million ticks, two thousand requests, browser, packaging"
 	@echo "make lint       ruff and mypy"
 	@echo "make campaign   abuse servers for hours, and count: bench/results/trust.md (CAMPAIGN_ARGS='--minutes 60')"
 	@echo "make clean      remove $(VENV) and everything that was built"
