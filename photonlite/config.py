@@ -126,7 +126,9 @@ class EngineConfig:
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
             for each row of activations and each output of a weight; decoding keeps the weights as they are. Quicker
             where many crops or prompts come together, and answers change a little. On CUDA it takes a card of
-            capability 8.9 or later and weights in bfloat16; the CPU computes the same in float32, slowly.
+            capability 8.9 or later and weights in bfloat16; the CPU computes the same in float32, slowly. An answer
+            then depends on the kind of launch that computes each token: on what is cached, on forced runs, on mixed
+            steps, and on whether a launch has adapters, with which all of it keeps to the weights' type.
         cpu_threads: Threads over which one operation on the CPU is spread at most; None for PyTorch's own number, one a
             core. It takes fewer where an operation is small, and while other programs use the cores.
         image_threads: Threads that decode, hash and cut images.
