@@ -13,12 +13,13 @@ from photonlite.skills.search import Overlap, Scope
 from photonlite.skills.tiles import Tile
 
 _SEARCH = ("min_score", "overlap", "tile")
+_ANY = ("settings", "adapter")
 ARGUMENTS = {
-    "detect": ("object", "settings", *_SEARCH),
-    "point": ("object", "settings", *_SEARCH, "spatial_refs"),
-    "segment": ("object", "settings", *_SEARCH, "spatial_refs"),
-    "caption": ("length", "settings"),
-    "query": ("question", "settings", "spatial_refs", "reasoning"),
+    "detect": ("object", *_SEARCH, *_ANY),
+    "point": ("object", *_SEARCH, "spatial_refs", *_ANY),
+    "segment": ("object", *_SEARCH, "spatial_refs", *_ANY),
+    "caption": ("length", *_ANY),
+    "query": ("question", "spatial_refs", "reasoning", *_ANY),
 }
 """The tasks, and what each takes beside the image."""
 
@@ -40,6 +41,7 @@ class Arguments(TypedDict, total=False):
     reasoning: bool
     length: str
     settings: RequestSettings | None
+    adapter: str | None
 
 
 class Changes(Arguments, total=False):
@@ -96,13 +98,16 @@ def _checked(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "object" in ARGUMENTS[task]:
         names = clean_names(given := checked.get("object"))
         checked["object"] = names[0] if isinstance(given, str) else list(names)
-        Scope(**{name: checked[name] for name in ARGUMENTS[task][2:] if name in checked})
+        search = (*_SEARCH, "spatial_refs")
+        Scope(**{name: checked[name] for name in search if name in checked})
     if "question" in ARGUMENTS[task]:
         checked["question"] = clean_text(checked.get("question"), "question", MAX_QUESTION_CHARACTERS)
     if checked.get("length", "normal") not in _LENGTHS:
         raise InputError(f"length is {checked['length']!r:.60}: it must be one of {', '.join(_LENGTHS)}")
     if not isinstance(checked.get("reasoning", False), bool):
         raise InputError(f"reasoning is {checked['reasoning']!r:.60}: it must be true or false")
+    if not isinstance(adapter := checked.get("adapter"), str | None):
+        raise InputError(f"adapter is {adapter!r:.60}: give the name of a loaded one, or None")
     SamplingSettings.from_dict(checked.get("settings"))
     clean_refs(checked.get("spatial_refs"))
     return checked

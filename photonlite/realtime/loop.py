@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from photonlite.errors import RequestCancelledError, UnsupportedSkillError
+from photonlite.errors import RequestCancelledError, UnknownAdapterError, UnsupportedSkillError
 from photonlite.realtime.frames import (
     Arguments,
     Changes,
@@ -138,11 +138,12 @@ class RealtimeLoop:
         copy: Whether arrays are copied when they are submitted, so that a camera may fill them again at once.
         clock: Gives the time in seconds.
         **arguments: Of the task, as the model's method takes them: object (one name or a list), min_score, overlap,
-            tile, question, length, settings, spatial_refs, reasoning.
+            tile, question, length, settings, spatial_refs, reasoning, adapter.
 
     Raises:
         InputError: There is no such task, or an argument is unknown, missing or unusable.
         UnsupportedSkillError: The checkpoint was not trained for the task.
+        UnknownAdapterError: No adapter of this name is loaded.
         MissingDependencyError: `track` is on, and the package trackers is not installed.
     """
 
@@ -225,6 +226,7 @@ class RealtimeLoop:
         Raises:
             InputError: As for a new loop; everything stays as it was.
             UnsupportedSkillError: The checkpoint was not trained for the task.
+            UnknownAdapterError: No adapter of this name is loaded.
             MissingDependencyError: `track` is on, and the package trackers is not installed.
         """
         self._check(self._state.question.changed(changes))
@@ -272,6 +274,9 @@ class RealtimeLoop:
             raise UnsupportedSkillError(
                 f"the checkpoint was not trained for {question.task}: choose one of {', '.join(known)}"
             )
+        adapter = question.arguments.get("adapter")
+        if adapter is not None and adapter not in (names := [one.name for one in self._model.adapters()]):
+            raise UnknownAdapterError(f"no adapter is called {adapter!r:.100}: loaded are {', '.join(names) or 'none'}")
 
     def _with_age(self, result: FrameResult) -> FrameResult:
         return dataclasses.replace(result, age_s=self._state.age(result))

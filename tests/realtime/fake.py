@@ -5,6 +5,7 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
+from photonlite.api.adapters import Adapter
 from photonlite.results import Detections
 
 GUARD = 20.0
@@ -60,6 +61,9 @@ class FakeModel:
 
     def close(self, *, drain: bool = True) -> None:
         self.closed = True
+
+    def adapters(self) -> list[Adapter]:
+        return [Adapter("shelf", "key", "path", 4, 100)]
 
     async def adetect(self, image: Any, **arguments: Any) -> Any:
         return await self._ask("detect", image, arguments)

@@ -49,6 +49,7 @@ def test_naming_a_task_resets_all_but_the_deadline() -> None:
         ({"task": "caption", "length": "epic"}, InputError, "length is 'epic'"),
         ({"task": "point", "object": "mug", "spatial_refs": 3}, SpatialRefError, "spatial_refs is of type int"),
         ({"settings": {"temprature": 1}}, SettingsError, "temprature"),
+        ({"adapter": 7}, InputError, "adapter is 7: give the name"),
         ({"deadline_ms": 0}, SettingsError, "deadline_ms is 0"),
         ({"deadline_ms": True}, SettingsError, "deadline_ms is True"),
         ({"deadline_ms": "33"}, SettingsError, "deadline_ms is '33'"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from photonlite.errors import DeadlineError, ImageError, InputError, UnsupportedSkillError
+from photonlite.errors import DeadlineError, ImageError, InputError, UnknownAdapterError, UnsupportedSkillError
 from photonlite.realtime import FrameFailure, FrameResult, RealtimeLoop
 from tests.realtime.fake import GUARD, FakeModel
 
@@ -71,6 +71,20 @@ def test_requests_carry_the_remaining_deadline_and_realtime_priority(model: Fake
 
     assert 0 < ask.arguments.pop("deadline_s") <= 5
     assert ask.arguments == {"object": "mug", "settings": {"max_objects": 2}, "realtime": True}
+
+
+def test_an_adapter_answers_until_another_task_is_named_and_an_unknown_one_is_refused(model: FakeModel) -> None:
+    with RealtimeLoop(model, object="mug", adapter="shelf") as loop:  # type: ignore[arg-type]
+        loop.submit("a")
+        ask = model.next()
+        ask.answer()
+        assert ask.arguments["adapter"] == "shelf"
+        with pytest.raises(UnknownAdapterError, match="no adapter is called 'shelv': loaded are shelf"):
+            loop.change(adapter="shelv")
+        loop.change(object="key")
+        assert loop.question.arguments["adapter"] == "shelf"
+        loop.change(task="point", object="key")
+        assert "adapter" not in loop.question.arguments
 
 
 def test_latest_gives_the_newest_result_and_its_age(model: FakeModel) -> None:

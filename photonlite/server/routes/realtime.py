@@ -6,6 +6,7 @@ The client sends text messages, JSON objects that say what to ask, and binary me
 {"task": "detect", "object": "mug", "deadline_ms": 33}      first: what to ask; later "task" begins anew, but for the
                                                             deadline, and without it the rest stays
 {"track": true}                                             items get ids over frames, "track_id"
+{"adapter": "shelf"}                                        which loaded adapter answers
 {"stats": true}                                             asks for the statistics
 JPEG, PNG or WebP                                           a file's bytes
 "RGB8", width, height, pixels                               raw: four letters, two 32-bit unsigned integers with the
@@ -27,6 +28,7 @@ The server sends JSON objects. `frame` counts the client's binary messages from 
 """
 
 import asyncio
+import dataclasses
 import json
 import struct
 import time
@@ -196,8 +198,9 @@ class RealtimeConnection:
             question = Question("", {}).changed(message)
         else:
             raise HttpError(422, 'the first message names a task: {"task": "detect", "object": "mug"}', code="no_task")
-        call = Call(cast(Skill, question.task), b"", question.arguments)
+        call = _call(question, b"")
         bounded(call, self._ingress.config, self._ingress.model.skills)
+        self._ingress.adapter_of(None, call.adapter)
         return question
 
     def _take_frame(self, data: bytes, number: int) -> None:
@@ -212,8 +215,8 @@ class RealtimeConnection:
         self._driver.wake()
 
     async def _answer(self, job: FrameJob) -> Mapping[str, Any]:
-        image, question = job.frame.image, job.question
-        call = Call(cast(Skill, question.task), image, question.arguments, deadline_s=job.deadline_s, realtime=True)
+        image = job.frame.image
+        call = dataclasses.replace(_call(job.question, image), deadline_s=job.deadline_s, realtime=True)
         with Hold(self._permit, len(image)):
             return await self._ingress.answer(call, self._permit, self._socket)
 
@@ -230,6 +233,12 @@ class RealtimeConnection:
         failure = to_http(error)
         log_unforeseen("a frame failed", error, failure, self._socket.scope)
         self._outbox.put({"type": "error", "frame": frame, **failure.body})
+
+
+def _call(question: Question, image: bytes) -> Call:
+    arguments = dict(question.arguments)
+    adapter = arguments.pop("adapter", None)
+    return Call(cast(Skill, question.task), image, arguments, adapter=adapter)
 
 
 def read_frame(data: bytes) -> bytes:

@@ -91,6 +91,21 @@ def server() -> Iterator[Live]:
         yield server
 
 
+def test_an_adapter_answers_frames_and_an_unknown_one_is_refused_before_any() -> None:
+    fake = FakeModel()
+    fake.load_adapter("shelf")
+    with serving(fake) as server, client(server) as one:
+        one.say(**DETECT, adapter="shelv")
+        assert one.code() == (None, "adapter_not_found")
+        assert one.ask(**DETECT, adapter="shelf")["adapter"] == "shelf"
+        one.show(encoded())
+        assert one.hear()["type"] == "result"
+
+    (call,) = fake.calls
+    assert call.adapter == "shelf"
+    assert "adapter" not in call.arguments
+
+
 def test_frames_in_results_out(server: Live) -> None:
     with client(server) as robot:
         assert robot.ask(**DETECT, deadline_ms=5000) == {"type": "task", **DETECT, "deadline_ms": 5000, "track": False}
