@@ -20,6 +20,7 @@ LAYERS = (
     {"tuning", "engine"},
     {"api", "realtime", "video", "ros", "verification", FACE},
     {"server", "cli", "ray"},
+    {"__main__"},
 )
 LAYER_OF = {unit: layer for layer, units in enumerate(LAYERS) for unit in units}
 # Mechanisms are usable alone; what is asked, what answers and what schedules meet in the engine only.

@@ -53,7 +53,11 @@ def run_export(options: argparse.Namespace) -> int:
         else:
             found[name] = result
     if found:
-        _save(supervision, found, options, folder)
+        try:
+            _save(supervision, found, options, folder)
+        except OSError as cause:  # such as a full disk, for which the image that was copied is not to blame
+            advice = "make room, and remove the folder"
+            raise InputError(f"--output {folder} is not whole ({cause.strerror or cause}): {advice}") from cause
         print(_summary(folder, found))
     if cut := sum(bool(result.truncated) for result in found.values()):
         print(f"photonlite: in {cut} images a limit cut the list short: raise --max-objects", file=sys.stderr)

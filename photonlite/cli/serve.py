@@ -77,6 +77,7 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
 def load_served(settings: ServeSettings, *, device: str | None = None) -> "photonlite.VisionModel":
     """Load the model that settings describe, on their device or on another one."""
     choice = settings.choice
+    adapters = [_named_path(adapter) for adapter in choice.adapters]
     model = photonlite.load(
         choice.model,
         device=device or choice.device,
@@ -92,15 +93,19 @@ def load_served(settings: ServeSettings, *, device: str | None = None) -> "photo
         check=choice.check,
     )
     try:
-        for adapter in choice.adapters:
-            name, equals, path = adapter.partition("=")
-            if not equals:
-                raise InputError(f"--adapter is {adapter!r}: give NAME=PATH, such as shelf=adapters/shelf")
+        for name, path in adapters:
             model.load_adapter(path, name=name)
     except BaseException:
         model.close(drain=False)
         raise
     return model
+
+
+def _named_path(adapter: str) -> tuple[str, str]:
+    name, equals, path = adapter.partition("=")
+    if not equals:
+        raise InputError(f"--adapter is {adapter!r}: give NAME=PATH, such as shelf=adapters/shelf")
+    return name, path
 
 
 def greeting(config: ServerConfig, name: str, host: str, port: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
@@ -58,7 +59,10 @@ def write_quantised(
         made_folder.mkdir()
         _copy_small(files, precisions, made_folder)
         state = {name: value.contiguous() for name, value in cast(nn.Module, model).state_dict().items()}
-        save_file(state, made_folder / SINGLE_NAME, metadata={"format": "pt"})
+        try:
+            save_file(state, made_folder / SINGLE_NAME, metadata={"format": "pt"})
+        except SafetensorError as cause:  # such as a full disk
+            raise InputError(f"{folder} cannot be written ({cause}): make room, or name another place") from cause
         (made_folder / SINGLE_NAME).chmod(0o644)  # safetensors makes it unreadable for others
         if folder.is_dir():
             folder.rmdir()  # it is empty; anything that came into it meanwhile is an error here

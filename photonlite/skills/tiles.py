@@ -86,10 +86,10 @@ def cut_tiles(size: tuple[int, int], tile: Tile, sight: int) -> list[Region]:
         rows, columns = tile
     else:
         if tile > max(size):
-            raise TileError(f"a tile of {tile} pixels is larger than the image of {width} x {height}: give a side")
+            raise TileError(f"a tile of {tile} pixels is larger than the image of {width} x {height}: give less")
         columns, rows = (_count(side, min(tile, side)) for side in size)
     if rows > height or columns > width:
-        raise TileError(f"an image of {width} x {height} pixels has no {rows} x {columns} tiles: give fewer")
+        raise TileError(f"an image of {width} x {height} pixels has no {rows} x {columns} tiles: make them larger")
     if rows * columns > MAX_TILES:
         raise TileError(
             f"tile={tile!r} cuts an image of {width} x {height} pixels into {rows * columns} tiles, over the limit of "

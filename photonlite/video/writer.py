@@ -79,6 +79,7 @@ class VideoWriter:
         self._stream: Any = None
         self._sound: Sound | None = None
         self._last = -1
+        self._broken = False  # whether a packet could not be written
 
     def add(self, image: Image.Image, time_s: float) -> None:
         """Write an RGB image; its time is moved on where it is not after that of the one before."""
@@ -94,7 +95,10 @@ class VideoWriter:
             frame = av.VideoFrame.from_ndarray(np.asarray(fitted), format="rgb24")
             frame.pts = self._last = max(self._last + 1, round(time_s / self._base))
             frame.time_base = self._base
-            self._container.mux(self._stream.encode(frame))
+            packets = self._stream.encode(frame)
+            self._broken = True
+            self._container.mux(packets)
+            self._broken = False
             self.frames += 1
             if self._sound is not None:
                 self._sound.copy_until(time_s)
@@ -108,7 +112,8 @@ class VideoWriter:
         container, self._container = self._container, None
         with self._writing(), container:
             try:
-                container.mux(self._stream.encode(None))
+                if not self._broken:  # FFmpeg crashes where the header could not be written
+                    container.mux(self._stream.encode(None))
                 if self._sound is not None and whole:
                     self._sound.copy_until(float("inf"))
             finally:

@@ -208,6 +208,18 @@ def test_an_error_that_is_no_fault_of_an_image_ends_the_export(finder: Finder, c
     assert not Path("photos-coco").exists()
 
 
+def test_a_full_disk_is_not_blamed_on_an_image(
+    finder: Finder, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def full(source: str, target: Path) -> Path:
+        raise OSError(28, "No space left on device", source)
+
+    monkeypatch.setattr("shutil.copyfile", full)
+
+    assert main(["export", "photos", "--object", "cup", "--format", "coco"]) == 2
+    assert "--output photos-coco is not whole (No space left on device): make room" in capsys.readouterr().err
+
+
 def test_a_missing_supervision_says_what_to_install(
     finder: Finder, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:

@@ -45,6 +45,17 @@ print("exit", code, *map(os.path.realpath, ["/proc/self/fd/2"]), flush=True)
 """
 
 
+INTERRUPT_IMPORTS = """
+import runpy, sys
+class Interrupted:
+    def find_spec(self, name, *more):
+        if name == "photonlite.cli.parser":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+runpy.run_module("photonlite", run_name="__main__")
+"""
+
+
 def run_and_report_imports(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", REPORT_IMPORTS, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -174,6 +185,12 @@ def test_an_interrupt_exits_with_130_without_a_traceback(
 
     assert main(["detect", image, "mug"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_while_modules_are_imported_exits_with_130_without_a_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPT_IMPORTS], cwd=ROOT, capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 import photonlite
@@ -42,6 +43,19 @@ def test_what_cannot_be_written_is_an_error(
     assert main(["quantize", str(GOLDEN), str(tmp_path / "out"), *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("photonlite.models.writing.save_file", full)
+
+    assert main(["quantize", str(GOLDEN), str(tmp_path / "out")]) == 2
+    assert "out cannot be written (No space left on device): make room" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_images_tell_what_goes_into_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from photonlite.cli import main
 from photonlite.cli.parser import parse
 from photonlite.cli.serve import _say, greeting, load_served
 from photonlite.cli.settings import read_settings
-from photonlite.errors import InputError
+from photonlite.errors import AdapterError, InputError
 from photonlite.server.config import ServerConfig
 from photonlite.server.link import VARIABLE
 from photonlite.server.watchdog import Watchdog
@@ -50,6 +50,8 @@ class Loading:
         self.closed = False
 
     def load_adapter(self, adapter: str, *, name: str | None = None) -> None:
+        if adapter == "missing":
+            raise AdapterError("there is no such folder")
         self.adapters.append((adapter, name))
 
     def close(self, *, drain: bool) -> None:
@@ -66,6 +68,9 @@ def test_adapters_are_loaded_at_the_start(monkeypatch: pytest.MonkeyPatch) -> No
     assert loading.adapters[3:] == [("x", "shelf"), ("y", "other")]
     with pytest.raises(InputError, match=r"--adapter is 'shelf': give NAME=PATH"):
         load_served(read_settings(parse(["serve", "--adapter", "shelf"]), {}))
+    assert not loading.closed  # nothing was loaded
+    with pytest.raises(AdapterError):
+        load_served(read_settings(parse(["serve", "--adapter", "shelf=missing"]), {}))
     assert loading.closed
 
 

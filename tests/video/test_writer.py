@@ -1,4 +1,5 @@
 import contextlib
+import subprocess
 import sys
 from fractions import Fraction
 from itertools import islice
@@ -13,6 +14,21 @@ from photonlite.errors import InputError, MissingDependencyError
 from photonlite.video.reader import video_frames, video_info
 from photonlite.video.writer import CODECS, VideoWriter
 from tests.video.clips import LEVELS, make_clip, reds
+
+WRITE_WITHOUT_ROOM = """
+import resource, sys
+from pathlib import Path
+from PIL import Image
+from photonlite.errors import InputError
+from photonlite.video.writer import VideoWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    with VideoWriter(Path(sys.argv[1]), 20) as writer:
+        for number in range(200):
+            writer.add(Image.effect_noise((64, 48), 99).convert("RGB"), number / 20)
+except InputError as error:
+    print(str(error).rpartition(": ")[2])
+"""
 
 
 def image(number: int, size: tuple[int, int] = (64, 48)) -> Image.Image:
@@ -179,6 +195,14 @@ def test_a_file_that_cannot_be_written_is_refused_at_the_call(tmp_path: Path) ->
             VideoWriter(path, 20)
     with pytest.raises(InputError, match=r"end it in \.avi, .*\.webm"):
         VideoWriter(tmp_path / "out.txt", 20)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX does")
+def test_a_disk_that_is_full_from_the_start_is_an_error(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", WRITE_WITHOUT_ROOM, str(tmp_path / "out.mp4")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)  # FFmpeg may crash
+
+    assert (ended.returncode, ended.stdout) == (0, "File too large\n")
 
 
 def test_an_error_of_the_encoder_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

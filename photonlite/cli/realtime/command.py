@@ -68,6 +68,9 @@ def run_realtime(options: argparse.Namespace) -> int:
         given["object"] = options.object if len(options.object) > 1 else options.object[0]
         advise_of_joined(given["object"])
     asked = {name: value for name, value in given.items() if value is not None}
+    subject = {"caption": "length", "query": "question"}.get(options.task, "object")
+    if subject != "length" and subject not in asked:
+        raise InputError(f"the {subject} is missing: give --{subject}")
     if options.json and options.plain:
         raise InputError("--plain prints text and --json prints JSON: give one of them")
     if Question.of(**asked).track:  # what cannot work is reported before the model is loaded

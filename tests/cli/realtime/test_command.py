@@ -129,7 +129,8 @@ def test_ctrl_c_ends_the_run_and_prints_the_statistics(
     [
         (["--object", "mug"], "--source"),
         (["--source", "nowhere", "--object", "mug"], "there is no source 'nowhere'"),
-        (["--source", "CLIP"], "the object is missing"),
+        (["--source", "CLIP"], "the object is missing: give --object"),
+        (["--source", "CLIP", "--task", "query"], "the question is missing: give --question"),
         (["--source", "CLIP", "--object", "mug", "--length", "short"], "detect takes no 'length'"),
         (["--source", "CLIP", "--object", "mug", "--deadline-ms", "0"], "deadline_ms"),
         (["--source", "CLIP", "--object", "mug", "--json", "--plain"], "give one of them"),
