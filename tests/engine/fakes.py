@@ -109,6 +109,7 @@ class FakeRunner:
         self.transfers: list[Transfer] = []
         self.copying: list[Transfer] = []  # those that have not ended
         self.copies_last = False  # they end only when they are waited for
+        self.encodes_last = False  # encode steps beside the others end only when they are waited for
         self.failing_copies: set[int] = set()
         self.calls: list[tuple[str, int]] = []
         self.steps: list[Step] = []
@@ -137,6 +138,9 @@ class FakeRunner:
             None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
             for row, choice in zip(step.rows, self.allowed[step.number], strict=True)
         ]
+
+    def has_ended(self, step: Step) -> bool:
+        return not self.encodes_last
 
     def transfer(self, transfer: Transfer) -> None:
         self.transfers.append(transfer)
