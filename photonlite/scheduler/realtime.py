@@ -185,8 +185,8 @@ class RealtimePolicy(FifoPolicy):
         batch = bulk() or urgent() if due else urgent() or bulk()
         if batch is not None:
             realtime = batch.groups[0].job.leader.realtime
-            waits = any(job.launched < job.total for job in self.encoder.jobs_of(self.bulk))
-            self._overtaking_encodings = self._overtaking_encodings + 1 if realtime and waits else 0
+            overtakes = realtime and self.bulk.wants_images
+            self._overtaking_encodings = self._overtaking_encodings + 1 if overtakes else 0
             self.arrivals.note_launch(realtime=realtime)
         return batch
 

@@ -186,6 +186,7 @@ class Bench:
         pending_rows: int | None = None,
         router: RouterRule = "greedy",
         swap_pages: int = 0,
+        encodes_beside: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -199,6 +200,7 @@ class Bench:
             max_positions=max_positions,
             router=router,
             swap_pages=swap_pages,
+            encodes_beside=encodes_beside,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

@@ -89,7 +89,7 @@ class Priority:
         due = self._overtaken_images >= _TURN
         if left_out and realtime == due:
             raise Violation(f"step {step.number} encodes before image {left_out[0].key}, by {self._overtaken_images}")
-        waits = any(not job.leader.realtime for job in jobs)
+        waits = any(one.images and not one.realtime for one in self._simulation.scheduler.waiting)
         self._simulation.seen["turns of bulk images beside others"] += due and not realtime
         self._overtaken_images = self._overtaken_images + 1 if realtime and waits else 0
         if not realtime:

@@ -86,7 +86,8 @@ class WatchedRunner:
             simulation.uncompute(step)
             simulation.doom(step, error)
             raise
-        simulation.moment()
+        if step.kind == "encode" or not simulation.scenario.encodes_beside:  # else images are about to be launched
+            simulation.moment()
 
     def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         self._simulation.finalizing(step)
