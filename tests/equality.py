@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photonlite.config import Batching, EngineConfig, KvDtype
+from photonlite.config import Batching, Encoding, EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
 from photonlite.grammar.automata.tables import SpecialIds
@@ -247,6 +247,7 @@ class Way:
     runs: bool = True
     swaps: bool = False
     batching: Batching = "turns"
+    encoding: Encoding = "turns"
 
 
 class Scene:
@@ -298,7 +299,8 @@ class Scene:
         memory = {"kv_cache_bytes": self._cache_bytes(), "swap_bytes": swap_bytes}
         mixed_tokens = self.mixed_tokens if way.batching == "mixed" else None
         batching = {"batching": way.batching, "mixed_tokens": mixed_tokens}
-        config = EngineConfig(depth=way.depth, forced_runs=way.runs, **memory, **batching, **self.options)
+        more = {"encoding": way.encoding if self.options.get("tensor_parallel", 1) == 1 else "turns", **self.options}
+        config = EngineConfig(depth=way.depth, forced_runs=way.runs, **memory, **batching, **more)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
         for asked in self.asked:
@@ -356,9 +358,9 @@ def check(scene: Scene, name: str) -> dict[str, int]:
     expected = scene.expected()
     counted = ("tokens", "cancelled", "preemptions", "swaps", "zombies", "hits", "encodes", "forced", "mixed")
     seen = dict.fromkeys(counted, 0)
-    ways = [Way(1), Way(2), Way(2, runs=False), Way(2, batching="mixed")]
+    ways = [Way(1), Way(2), Way(2, runs=False, encoding="beside"), Way(2, batching="mixed", encoding="beside")]
     if scene.pages is not None and scene.options.get("tensor_parallel", 1) == 1:
-        ways += [Way(2, swaps=True), Way(1, swaps=True, batching="mixed")]
+        ways += [Way(2, swaps=True), Way(1, swaps=True, batching="mixed", encoding="beside")]
     for way in ways:
         for (asked, got), wanted in zip(scene.answers(way), expected, strict=True):
             where = f"{name}, {way}, {asked}"

@@ -118,7 +118,9 @@ class FailingBody(SymbolicBody):
         if not late:
             super().swap(transfer)
 
-    def _either(self, kind: str, slot: EncoderSlot, work: Callable[..., None], *arguments: object, **options: object) -> None:
+    def _either(
+        self, kind: str, slot: EncoderSlot, work: Callable[..., None], *arguments: object, **options: object
+    ) -> None:
         if self._late():
             work(*arguments, **options)
             self._fail(kind, slot)
