@@ -28,6 +28,7 @@ class EncodeJob:
     crops: ImageInput
     leader: Sequence  # it is encoded for; others may wait for it too
     launched: int = 0  # crops that launched steps have taken
+    readable: int = 0  # crops whose features later work on the compute stream may read
     failed: bool = False  # a step failed: what it has computed is void
 
     @property
@@ -56,8 +57,8 @@ class EncodeJob:
 
     @property
     def encoded(self) -> bool:
-        """Whether launched steps encode every crop, so that later work on the compute stream may use the features."""
-        return self.launched == self.total and not self.failed
+        """Whether later work on the compute stream may use the features of every crop."""
+        return self.readable == self.total and not self.failed
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -179,7 +180,10 @@ class Transfer:
 
 
 class Executor(Protocol):
-    """Runs steps on a device; only `collect`, `close` and `transferred`, where told to, wait for the device."""
+    """Runs steps on a device; only `collect`, `close` and `transferred`, where told to, wait for the device.
+
+    Where images are encoded beside the other steps, encode steps have slots of their own, and run in their own order.
+    """
 
     def launch(self, step: Step) -> None:
         """Queue copies and the forward pass; raises where the launch itself fails."""
@@ -192,6 +196,9 @@ class Executor(Protocol):
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         """Wait for the results: a token, an error, or None for each row; raises where the step failed as a whole."""
+
+    def has_ended(self, step: Step) -> bool:
+        """Whether the device is done with an encode step, so that `collect` does not wait."""
 
     def transfer(self, transfer: Transfer) -> None:
         """Queue copies of pages on a stream of their own; what fails is kept with the transfer."""

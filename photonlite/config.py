@@ -29,6 +29,9 @@ RouterRule = Literal["adaptive", "static", "greedy", "reserve"]
 Batching = Literal["turns", "mixed"]
 """Whether prompts and decode steps take turns, or share launches; see `scheduler.fifo`."""
 
+Encoding = Literal["turns", "beside"]
+"""Whether images are encoded in turn with other steps, or beside them; see `scheduler.fifo`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
@@ -106,6 +109,9 @@ class EngineConfig:
         mixed_tokens: Positions of such a step, decoded ones among them, but at least one of a prompt; a block that
             attends to itself in both directions, such as Moondream's image, is never cut. None for as many of prompts
             as `launch_budget_s`, or half a decode step, has time for beside what is decoded, by measurements.
+        encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
+            while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
+            same. On a card it takes more memory: images and steps cannot share their activations.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
@@ -174,6 +180,7 @@ class EngineConfig:
     max_prefill_tokens: int = setting(4096, least=1)
     batching: Batching = "turns"
     mixed_tokens: int | None = setting(None, least=1)
+    encoding: Encoding = "turns"
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
@@ -206,6 +213,10 @@ class EngineConfig:
         if self.swap_bytes and self.tensor_parallel > 1:
             raise SettingsError(
                 f"engine setting 'swap_bytes' is {self.swap_bytes}: it must be 0 where 'tensor_parallel' is above 1"
+            )
+        if self.encoding == "beside" and self.tensor_parallel > 1:
+            raise SettingsError(
+                "engine setting 'encoding' is 'beside': it must be 'turns' where 'tensor_parallel' is above 1"
             )
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
@@ -255,6 +266,7 @@ class EngineSettings(TypedDict, total=False):
     max_prefill_tokens: int
     batching: Batching
     mixed_tokens: int | None
+    encoding: Encoding
     cuda_graphs: bool
     graph_sizes: tuple[int, ...]
     pad_to_graph: bool

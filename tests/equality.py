@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photonlite.config import Batching, EngineConfig, KvDtype
+from photonlite.config import Batching, Encoding, EngineConfig, KvDtype
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
 from photonlite.grammar.automata.tables import SpecialIds
@@ -247,6 +247,7 @@ class Way:
     runs: bool = True
     swaps: bool = False
     batching: Batching = "turns"
+    encoding: Encoding = "turns"
 
 
 class Scene:
@@ -298,7 +299,8 @@ class Scene:
         memory = {"kv_cache_bytes": self._cache_bytes(), "swap_bytes": swap_bytes}
         mixed_tokens = self.mixed_tokens if way.batching == "mixed" else None
         batching = {"batching": way.batching, "mixed_tokens": mixed_tokens}
-        config = EngineConfig(depth=way.depth, forced_runs=way.runs, **memory, **batching, **self.options)
+        more = {"encoding": way.encoding if self.options.get("tensor_parallel", 1) == 1 else "turns", **self.options}
+        config = EngineConfig(depth=way.depth, forced_runs=way.runs, **memory, **batching, **more)
         engine = Engine(self.model, CPU, torch.float64, config)
         collectors = []
         for asked in self.asked:
@@ -349,10 +351,10 @@ class Scene:
 WAYS = (
     Way(1),
     Way(2),
-    Way(2, runs=False),
-    Way(2, batching="mixed"),
+    Way(2, runs=False, encoding="beside"),
+    Way(2, batching="mixed", encoding="beside"),
     Way(2, swaps=True),
-    Way(1, swaps=True, batching="mixed"),
+    Way(1, swaps=True, batching="mixed", encoding="beside"),
 )
 
 

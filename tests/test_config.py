@@ -80,6 +80,7 @@ def test_engine_counts_must_be_whole_numbers(name: str, value: Any) -> None:
         {"kv_dtype": "int8"},
         {"kv_dtype": None},
         {"batching": "both"},
+        {"encoding": "both"},
         {"mixed_tokens": 0},
     ],
 )
@@ -92,3 +93,9 @@ def test_tokens_of_mixed_steps_are_refused_where_none_are_mixed() -> None:
     with pytest.raises(SettingsError, match="'mixed_tokens' is 64: it must be None where 'batching' is 'turns'"):
         EngineConfig(mixed_tokens=64)
     assert EngineConfig(batching="mixed", mixed_tokens=64).mixed_tokens == 64
+
+
+def test_images_beside_steps_are_refused_where_several_ranks_run_the_model() -> None:
+    with pytest.raises(SettingsError, match="'encoding' is 'beside': it must be 'turns' where 'tensor_parallel' is"):
+        EngineConfig(encoding="beside", tensor_parallel=2)
+    assert EngineConfig(encoding="beside").encoding == "beside"

@@ -15,7 +15,7 @@ from photonlite.config import ImageLimits
 from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.images.packing import MOST_BYTES
 from photonlite.images.pool import ImagePool
-from photonlite.runner.buffers import Buffers
+from photonlite.runner.buffers import CropBuffers
 from photonlite.runner.images import ImageEncoder
 from photonlite.runner.slots import SlotShape
 from photonlite.sequence import read_crops
@@ -43,14 +43,8 @@ class Preprocessing:
         # More crops than any image has, those of long strips aside.
         most = 2 * (1 + spec.max_crops)
         with torch.inference_mode():
-            self._buffers = Buffers(
-                _SMALLEST,
-                device,
-                torch.float32,
-                dim=1,
-                crops=(most, spec.crop_size, spec.crop_size, 3),
-                image_bytes=MOST_BYTES if cuda else 0,
-            )
+            size = most, spec.crop_size, spec.crop_size, 3
+            self._buffers = CropBuffers(size, device, image_bytes=MOST_BYTES if cuda else 0)
             self._images = ImageEncoder(_NO_ENCODER, spec, device, cuts=cuda)
 
     @torch.inference_mode()

@@ -4,6 +4,9 @@ Moondream 2's shape with random weights. An encoding of 9 crops and decode steps
 take turns, or run on two plain streams, in two parts of the card (green contexts, with graphs captured inside), or
 with kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
 
+`--engine` serves such a model twice, with images encoded in turns and beside the steps: streams decode while clients
+ask about images.
+
 `--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
 bounds each operation.
 """
@@ -20,6 +23,7 @@ from bench.gpu.command import Bench, Options, say, show_log
 from bench.gpu.machine import describe
 from bench.overlap.roofline import encoding_operations, roofline_table, step_operations
 from bench.overlap.rows import rows_table, save_rows
+from bench.overlap.served import Load, compare, make_models, served_table
 from bench.overlap.spike import Spike, Subject, run_all
 from bench.overlap.standin import HostCard
 from photonlite.device.names import resolve_device
@@ -39,6 +43,8 @@ NOTES = """\
 - Fewer programs: cuBLAS was told to use fewer SMs for the encoding; attention and decode steps cannot be told, and
   products of decode steps were cut into fewer, larger programs (bench/overlap/tilings.py).
 - Pairs: an encoding beside decode steps; R is 1 - the share of encoding, P the share of decoding.
+- Engine: interval between two tokens of a stream, its median and 99th percentile, while clients ask about one image
+  after the other; rounds of both ways alternate.
 - Roofline: arithmetic and bytes over the rates under "Ceilings"; measured: alone on the whole card, in a CUDA graph,
   an encoding with its projection.
 - Schedules: one encoding beside about as long of decoding; planned, not run. Pieces: crops or steps, their share."""
@@ -52,7 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     card: Card = CudaCard(options.where) if options.cuda else HostCard()
     try:
         crops, context = (3, 40) if options.tiny else (options.crops, options.context)
-        made = bench.attempt("model", lambda: Subject(bench.config, options.where, options.dtype, crops, context))
+        made = None
+        if options.spike or options.profile:
+            made = bench.attempt("model", lambda: Subject(bench.config, options.where, options.dtype, crops, context))
+        if options.engine:
+            bench.attempt("engine", partial(_engine, bench, options))
         if made is not None and options.spike:
             _spike(bench, card, made, options, begun + options.limit)
         if made is not None and options.profile:
@@ -103,6 +113,20 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
         draw_schedules(tuning.schedules, options.data / "schedules.png")
 
 
+def _engine(bench: Bench, options: "OverlapOptions") -> None:
+    context, tokens = (20, 60) if options.tiny else (options.context, 1000)
+    models = make_models(bench.config, options, max(options.streams) + options.clients)
+    rows: list[list[str]] = []
+    try:
+        for streams in options.streams:
+            load = Load(streams, context, tokens, options.clients, options.window)
+            rows += compare(models, load, bench.config.text.vocab_size, options.rounds)
+            bench.section("In the engine", served_table(rows))
+    finally:
+        for model in models.values():
+            model.close()
+
+
 def _pieces(schedule: Schedule) -> str:
     return "; ".join(f"{one.operation} {one.begin}:{one.end} at {one.share:.0%}" for one in schedule.pieces)
 
@@ -112,6 +136,9 @@ class OverlapOptions(Options):
 
     spike: bool
     profile: bool
+    engine: bool
+    clients: int
+    window: float
     streams: list[int]
     splits: list[int]
     crops: int
@@ -127,6 +154,10 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     )
     parser.add_argument("--spike", action="store_true", help="measure encoding beside decoding")
     parser.add_argument("--profile", action="store_true", help="measure pairs, search for schedules, show what bounds")
+    parser.add_argument("--engine", action="store_true", help="measure both ways in the engine")
+    parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in the engine, after a warm-up")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")
     parser.add_argument("--streams", nargs="+", type=int, default=[8, 32, 64])
@@ -138,9 +169,9 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--output", type=Path, help="markdown file to write")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder for JSON")
     options = parser.parse_args(arguments, namespace=OverlapOptions())
-    if not (options.spike or options.profile):
-        parser.error("give --spike, --profile or both")
-    options.shape, options.rounds, options.only = "moondream2", 1, []
+    if not (options.spike or options.profile or options.engine):
+        parser.error("give --spike, --profile, --engine or several of them")
+    options.shape, options.only = "moondream2", []
     try:
         options.where = resolve_device(options.device)
     except SettingsError as error:

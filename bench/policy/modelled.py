@@ -120,6 +120,10 @@ class ModelledRunner:
         self.now = max(self.now, self._ends.pop(step.number))
         return [None if row.index is None else WORD for row in step.rows]
 
+    def has_ended(self, step: Step) -> bool:
+        """See whether it has ended."""
+        return self._ends[step.number] <= self.now
+
     def transfer(self, transfer: Transfer) -> None:
         """Let the bus copy as soon as it is free; nothing else waits for it."""
         transfer.device_s = len(transfer.pages) * self._costs.page_s

@@ -5,6 +5,7 @@ upload    ── copy meta ──●                      ── copy masks ─�
 compute                  └─ forward ────────────────────────────└─ finalize ──●
 download                                                                      └─ copy results ──● host waits here
 swap      ── copy pages of sequences that no step carries ──● the host asks now and then
+encode    ── images, where they are encoded beside the steps ──● the host asks now and then
 ```
 
 Work on one stream runs in order; streams synchronise only at events, those of their own device. After `close`, streams
@@ -44,7 +45,7 @@ class Stream(Protocol):
 
 
 class Device(Protocol):
-    """One device and its streams: all forward passes in order, copies to the device, copies to the host, swaps."""
+    """One device and its streams: forward passes in order, copies to the device and to the host, swaps, encodings."""
 
     @property
     def compute(self) -> Stream: ...
@@ -54,6 +55,8 @@ class Device(Protocol):
     def download(self) -> Stream: ...
     @property
     def swap(self) -> Stream: ...
+    @property
+    def encode(self) -> Stream: ...
     def event(self) -> Event: ...
 
     def time_of(self, event: Event) -> float:

@@ -41,7 +41,7 @@ _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll") 
 
 
 class CpuDevice:
-    """Four worker threads, which finish their work and end when the device is dropped, or with the program.
+    """Five worker threads, which finish their work and end when the device is dropped, or with the program.
 
     The first exception that escapes from work is a bug, and is raised when the host next uses the device.
     """
@@ -52,6 +52,7 @@ class CpuDevice:
         self.upload = CpuStream("upload", self._escaped)
         self.download = CpuStream("download", self._escaped)
         self.swap = CpuStream("swap", self._escaped)
+        self.encode = CpuStream("encode", self._escaped)
         for copies in (self.upload, self.download, self.swap):
             copies.run(lambda: set_threads(1))  # or each would keep threads of OpenMP beside those of `compute`
 
@@ -74,7 +75,7 @@ class CpuDevice:
         return np.zeros(shape, dtype)
 
     def close(self) -> None:
-        for stream in (self.compute, self.upload, self.download, self.swap):
+        for stream in (self.compute, self.upload, self.download, self.swap, self.encode):
             stream.close()
         _raise_escaped(self._escaped)
 

@@ -14,7 +14,7 @@ _BASE_TRIES = 5
 
 
 class CudaDevice:
-    """Four CUDA streams, which wait for no other stream; the constructor waits for all earlier work."""
+    """Five CUDA streams, which wait for no other stream; the constructor waits for all earlier work."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -24,6 +24,7 @@ class CudaDevice:
         self.upload = CudaStream(_make_stream(device))
         self.download = CudaStream(_make_stream(device))
         self.swap = CudaStream(_make_stream(device))
+        self.encode = CudaStream(_make_stream(device))
         # Nothing else runs here, so that the base is reached as soon as it is recorded, whatever the others do.
         self._clock = _make_stream(device)
         self.rebase()
@@ -53,7 +54,7 @@ class CudaDevice:
         return array
 
     def close(self) -> None:
-        for stream in (self.compute, self.upload, self.download, self.swap):
+        for stream in (self.compute, self.upload, self.download, self.swap, self.encode):
             stream.close()
 
     def _record_base(self) -> tuple[float, float, torch.cuda.Event]:

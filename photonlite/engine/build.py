@@ -99,10 +99,11 @@ def _build(
     threads = config.cpu_threads or (None if team is None else team.cpu_threads)
     spread = compute_threads(threads) if where.type == "cpu" else None
     fused = FusedParts(encoder, prompts, model.step_decoder())
+    encodes_beside = config.encoding == "beside"
     image_bytes = MOST_BYTES if where.type == "cuda" and isinstance(model.crop_spec, CropSpec) else 0
 
     def make_runner(pages: int) -> TorchModelRunner:
-        limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes)
+        limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes, encodes_beside)
         make = TorchModelRunner if team is None else partial(LeaderRunner, team, kv_dtype=config.kv_dtype)
         return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread, keeper=keeper)
 
@@ -139,12 +140,16 @@ def _build(
         forced_runs=config.forced_runs,
         mixes=config.batching == "mixed",
         mixed_tokens=config.mixed_tokens,
+        encodes_beside=encodes_beside,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=places,
     )
-    execute = StepExecutor if team is None else partial(TeamExecutor, team)
-    runner = execute(device, model_runner, config.depth, tracer)
+    runner = (
+        StepExecutor(device, model_runner, config.depth, tracer, encodes_beside=encodes_beside)
+        if team is None
+        else TeamExecutor(team, device, model_runner, config.depth, tracer)
+    )
     metrics = EngineMetrics(plain=plain_parts(model, where), tensor_parallel=config.tensor_parallel)
     core = EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer)
     return Parts(core, memory, graphs, model_runner, team)
@@ -168,14 +173,15 @@ def _crop_encoder(
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
     capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
+    others = CudaCapturer(where) if config.encoding == "beside" else capturer  # but for those that run beside them
     spec = model.crop_spec
     if not isinstance(spec, CropSpec):
         sized = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
         with plan_free_attention():
-            return sized, capturer, sized.capture(capturer)
+            return sized, others, sized.capture(capturer)
     crops = cast(CropEncoder, encoder)
     graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
-    return graphed, capturer, graphed.capture(capturer)
+    return graphed, others, graphed.capture(capturer)
 
 
 def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape:

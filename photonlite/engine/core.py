@@ -7,10 +7,14 @@ tick      launch t+1  ──  commit t  ──  finalize t+1
           └ needs no mask: the device never waits for the host
 ```
 
+Where images are encoded beside the other steps, encode steps go their own way: each tick commits those that have ended
+and launches the next, and waits for one only where there is nothing else to do.
+
 A sequence that finishes while step t+1 carries it is a zombie: its result is out, its tokens are dropped, its pages and
 row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.
 """
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +26,7 @@ from photonlite.errors import EngineDiedError, RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Token, checked_run
-from photonlite.runner.slots import Pipeline
+from photonlite.runner.slots import ENCODER_SLOTS, Pipeline
 from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import Ended
 from photonlite.scheduler.queues import by_number
@@ -51,7 +55,10 @@ class EngineCore:
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
-        self.pipeline = Pipeline(depth)
+        numbers = itertools.count()
+        self.pipeline = Pipeline(depth, numbers)
+        self._encodes_beside = scheduler.limits.encodes_beside
+        self.encodings = Pipeline(ENCODER_SLOTS, numbers) if self._encodes_beside else self.pipeline
         self.metrics = metrics or EngineMetrics()
         self.tracer = tracer or Tracer(enabled=False)
         self.load_adapter: Callable[[AdapterLoad], None] = no_adapters  # begins; the end is told to `note_adapter`
@@ -65,8 +72,14 @@ class EngineCore:
         self._failed_images: frozenset[str] = frozenset()  # of the last of them
 
     @property
+    def in_flight(self) -> tuple[Step, ...]:
+        """Steps launched and not yet committed."""
+        beside = self.encodings.in_flight if self._encodes_beside else ()
+        return self.pipeline.in_flight + beside
+
+    @property
     def idle(self) -> bool:
-        return not self.open and self.pipeline.oldest is None and not self.transfers.open
+        return not self.open and not self.in_flight and not self.transfers.open
 
     def submit(self, sequence: Sequence) -> None:
         self.scheduler.submit(sequence, self._clock())
@@ -108,18 +121,23 @@ class EngineCore:
         Raises an EngineDiedError if steps keep failing.
         """
         ended, oldest, moved = self._ended, self.pipeline.oldest, self.transfers.finish(wait=False)
-        batch = self._plan()
+        moved |= self._commit_encodings(wait=False)
+        batch, encoding = self._plan()
         self.transfers.start()
         step = self._launch(batch)
+        self._launch(encoding)  # behind the step: meanwhile the device has work
         self._commit(step)
         self._finalize(step)
-        moved |= batch is None and oldest is None and self.transfers.finish(wait=True)
-        return batch is not None or oldest is not None or self._ended > ended or moved
+        busy = batch is not None or encoding is not None or oldest is not None
+        moved |= not busy and (self.transfers.finish(wait=True) or self._commit_encodings(wait=True))
+        return busy or self._ended > ended or moved
 
-    def _plan(self) -> ScheduledBatch | None:
+    def _plan(self) -> tuple[ScheduledBatch | None, ScheduledBatch | None]:
+        """Return what to launch, and the images to encode beside it."""
         notes: dict[str, float] = {}
         with self.tracer.host("plan", pages=notes):
-            decision = self.scheduler.plan(self._clock())
+            room = self._encodes_beside and not self.encodings.full
+            decision = self.scheduler.plan(self._clock(), encodes=room)
             if self.tracer.enabled:
                 notes |= self.scheduler.running.router.figures()
             self.wake_at = decision.wake_at
@@ -129,13 +147,14 @@ class EngineCore:
                 self.load_adapter(load)
             for ended in decision.ended:
                 self._end_unlaunched(ended)
-            return decision.batch
+            return decision.batch, decision.encoding
 
     def _launch(self, batch: ScheduledBatch | None) -> Step | None:
         """Queue a forward pass, and sample it at once where no mask depends on steps in flight."""
         if batch is None:
             return None
-        step = self.pipeline.launch(batch)
+        pipeline = self._pipeline_of(batch)
+        step = pipeline.launch(batch)
         for row in batch.rows:
             row.sequence.retain()
         try:
@@ -146,7 +165,7 @@ class EngineCore:
             return None
         self._count_launch(step)
         if batch.kind == "encode":
-            self.pipeline.finalize(step)  # nothing is sampled
+            pipeline.finalize(step)  # nothing is sampled
             return step
         if batch.kind != "decode":
             self._free_images(batch)
@@ -158,9 +177,21 @@ class EngineCore:
     def _commit(self, launched: Step | None) -> None:
         """Commit the oldest step if the next launch needs its slot, or there was nothing to launch."""
         step = self.pipeline.oldest
-        if step is None or (launched is not None and not self.pipeline.full):
-            return
-        self.pipeline.begin_commit(step)
+        if step is not None and (launched is None or self.pipeline.full):
+            self._commit_step(self.pipeline, step)
+
+    def _commit_encodings(self, *, wait: bool) -> bool:
+        """Commit encode steps beside the others that have ended, or wait for the oldest; returns whether one has."""
+        moved = False
+        while self._encodes_beside and (step := self.encodings.oldest) is not None:
+            if not self.runner.has_ended(step) and (moved or not wait):
+                break
+            self._commit_step(self.encodings, step)
+            moved = True
+        return moved
+
+    def _commit_step(self, pipeline: Pipeline, step: Step) -> None:
+        pipeline.begin_commit(step)
         outcomes = self._collect(step)
         with self.tracer.host("commit", step=step.number):
             self.scheduler.commit(step, outcomes)
@@ -168,7 +199,7 @@ class EngineCore:
                 self._commit_images(step, outcomes)
             else:
                 self._commit_rows(step, outcomes)
-        self.pipeline.end_commit(step)
+        pipeline.end_commit(step)
         if step.failure is not None:
             self._fail(step, step.failure)
 
@@ -346,7 +377,7 @@ class EngineCore:
         for row in batch.rows:
             row.sequence.release()
         self.scheduler.abandon(batch)
-        self.pipeline.abandon(step)
+        self._pipeline_of(batch).abandon(step)
         failed = step_error(step, error)
         if not may_be_split(batch, error):
             leaders = (group.job.leader for group in batch.groups)
@@ -356,6 +387,9 @@ class EngineCore:
         for job in {job for row in batch.rows for job in row.jobs} | {group.job for group in batch.groups}:
             self.runner.forget(job)
         self._fail(step, error)
+
+    def _pipeline_of(self, batch: ScheduledBatch) -> Pipeline:
+        return self.encodings if batch.kind == "encode" else self.pipeline
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """Count a failed step, an image once in a row, or free memory that was short. May raise EngineDiedError."""

@@ -171,7 +171,7 @@ class Engine:
             setattr(metrics, f"pages_{name}", count)
         metrics.running, metrics.waiting = len(scheduler.running), scheduler.num_waiting
         metrics.swapped = len(scheduler.running.swap)
-        metrics.in_flight = len(self._core.pipeline.in_flight)
+        metrics.in_flight = len(self._core.in_flight)
         metrics.open_realtime = self._core.open_realtime
         metrics.open_bulk = max(0, len(self._core.open) - metrics.open_realtime)
         now = time.perf_counter()
@@ -193,7 +193,7 @@ class Engine:
     @property
     def waits_for_device(self) -> bool:
         """Whether the engine thread waits for a launched step to end, or is just reading its results."""
-        return any(step.state == "committing" for step in self._core.pipeline.in_flight)
+        return any(step.state == "committing" for step in self._core.in_flight)
 
     @property
     def tracer(self) -> Tracer:

@@ -6,6 +6,7 @@
  compute   |    forward 7    |f|###idle###|    forward 8       | ...
  upload    |                 ||                                | ...
  download  |                  |                                | ...
+ encode    | images, where they are encoded beside the steps   | ...
            0 ms              1 ms              2 ms
  legend
 ```
@@ -26,7 +27,6 @@ from photonlite.errors import SettingsError
 from photonlite.observe.lanes import Axis, Bars, Piece, visible_pieces
 from photonlite.observe.metrics import format_seconds
 from photonlite.observe.trace import (
-    TRACKS,
     Interval,
     Span,
     Tracer,
@@ -36,6 +36,7 @@ from photonlite.observe.trace import (
     idle_per_period,
     save_trace,
     step_starts,
+    tracks_of,
 )
 from photonlite.results.drawing.style import Color, load_font, text_color
 
@@ -65,7 +66,8 @@ COLORS: dict[str, Color] = {
 
 MARGIN = 36
 LABELS = 150  # width of the column with the rows' names
-HEIGHTS: dict[Track, int] = {"host": 84, "compute": 84, "upload": 44, "download": 44}
+HEIGHTS: dict[Track, int] = {"host": 84, "compute": 84, "upload": 44, "download": 44, "encode": 84}
+COPIES: tuple[Track, ...] = ("upload", "download")
 GAP = 16
 TITLE, FIGURE, NAME, TEXT, SMALL = (load_font(size, None) for size in (36, 34, 26, 22, 20))
 LEAST_WIDTH = 1000
@@ -161,7 +163,8 @@ def _format_of(path: str | PathLike[str]) -> str:
 def _draw(shown: list[Span], gaps: list[Interval], axis: Axis, title: str | None) -> Image.Image:
     entries = _legend_entries(shown)
     header = MARGIN + (60 if title else 0) + 104
-    lanes = sum(HEIGHTS.values()) + GAP * (len(HEIGHTS) - 1)
+    heights = {track: HEIGHTS[track] for track in tracks_of(shown)}
+    lanes = sum(heights.values()) + GAP * (len(heights) - 1)
     legend = _legend_places([name for name, _ in entries], axis)
     width = axis.left + axis.pixels + MARGIN
     image = _page(width, header + lanes + 76 + (legend[-1][1] + 1) * 40 + MARGIN - 10, title)
@@ -169,7 +172,7 @@ def _draw(shown: list[Span], gaps: list[Interval], axis: Axis, title: str | None
     _draw_figures(pen, shown, axis, header - 104)
     top = header
     ticks = axis.ticks()
-    for track, height in HEIGHTS.items():
+    for track, height in heights.items():
         pen.text((MARGIN, top + height / 2), track, INK, NAME, anchor="lm")
         pen.rectangle((axis.left, top, axis.left + axis.pixels - 1, top + height - 1), LANE)
         for offset, _ in ticks:
@@ -265,7 +268,7 @@ def _widest(pieces: list[Piece]) -> Iterable[Piece]:
 
 
 def _color_of(span: Span) -> Color:
-    return COPY if span.track in ("upload", "download") else COLORS.get(span.name, OTHER)
+    return COPY if span.track in COPIES else COLORS.get(span.name, OTHER)
 
 
 def _draw_ticks(pen: ImageDraw.ImageDraw, ticks: list[tuple[float, str]], axis: Axis, top: int) -> None:
@@ -279,12 +282,12 @@ def _draw_ticks(pen: ImageDraw.ImageDraw, ticks: list[tuple[float, str]], axis: 
 
 def _legend_entries(shown: list[Span]) -> list[tuple[str, Color]]:
     entries: dict[str, Color] = {}
-    for track in TRACKS[:2]:
+    for track in ("host", "compute", "encode"):
         names = {span.name for span in shown if span.track == track}
         entries |= {name: color for name, color in COLORS.items() if name in names}
         if not names <= COLORS.keys():
             entries["other"] = OTHER
-    if any(span.track in TRACKS[2:] for span in shown):
+    if any(span.track in COPIES for span in shown):
         entries["copy"] = COPY
     if any(span.track == "compute" for span in shown):
         entries["compute idle"] = IDLE

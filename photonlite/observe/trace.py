@@ -12,7 +12,7 @@ from itertools import pairwise
 from os import PathLike, fspath
 from typing import Any, Literal, NamedTuple, get_args
 
-Track = Literal["host", "compute", "upload", "download"]
+Track = Literal["host", "compute", "upload", "download", "encode"]
 TRACKS: tuple[Track, ...] = get_args(Track)
 
 _NOTHING = nullcontext()
@@ -21,7 +21,7 @@ _NOTHING = nullcontext()
 class Span(NamedTuple):
     """One phase of one tick; times in seconds of `time.perf_counter`."""
 
-    track: Track  # the engine thread, or one of the device's streams
+    track: Track  # the engine thread, or one of the device's streams; "encode" for images beside the steps
     name: str
     start_s: float
     end_s: float
@@ -112,7 +112,7 @@ def save_trace(path: str | PathLike[str], spans: list[Span], dropped: int = 0) -
 def _trace_events(spans: list[Span]) -> list[dict[str, Any]]:
     process = {"ph": "M", "pid": 1}
     events: list[dict[str, Any]] = [{**process, "tid": 0, "name": "process_name", "args": {"name": "photonlite"}}]
-    for index, track in enumerate(TRACKS):
+    for index, track in enumerate(tracks_of(spans)):
         events.append({**process, "tid": index, "name": "thread_name", "args": {"name": track}})
         events.append({**process, "tid": index, "name": "thread_sort_index", "args": {"sort_index": index}})
     origin = min((span.start_s for span in spans), default=0.0)
@@ -123,6 +123,11 @@ def _trace_events(spans: list[Span]) -> list[dict[str, Any]]:
         where = {"pid": 1, "tid": TRACKS.index(span.track), "cat": span.track}
         events.append({"ph": "X", **where, "name": span.name, **times, "args": span.args})
     return events
+
+
+def tracks_of(spans: Iterable[Span]) -> tuple[Track, ...]:
+    """Return the tracks to show: the last one only where images were encoded beside the steps."""
+    return TRACKS if any(span.track == "encode" for span in spans) else TRACKS[:-1]
 
 
 Interval = tuple[float, float]

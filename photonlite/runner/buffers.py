@@ -114,8 +114,6 @@ class Buffers:
         dtype: torch.dtype,
         *,
         dim: int,
-        crops: tuple[int, ...],
-        image_bytes: int = 0,
     ) -> None:
         def words(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int32, device=device)
@@ -129,9 +127,15 @@ class Buffers:
         self.scored = words(shape.max_rows, MAX_SCORED)
         self.scores = torch.zeros(shape.max_rows, MAX_SCORED, device=device)
         self.seen = words(shape.max_rows, shape.mask_words)
-        self.crops = torch.zeros(crops, dtype=torch.uint8, device=device)  # or patches, of an encode launch
-        self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
         self.hidden = torch.zeros(shape.max_rows, dim, dtype=dtype, device=device)  # raw hidden states [B, dim]
+
+
+class CropBuffers:
+    """What an encode launch reads: crops of this shape, or patches, and bytes of whole images."""
+
+    def __init__(self, crops: tuple[int, ...], device: torch.device, *, image_bytes: int = 0) -> None:
+        self.crops = torch.zeros(crops, dtype=torch.uint8, device=device)
+        self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
 
 
 def transfer(target: Tensor, source: Array) -> None:

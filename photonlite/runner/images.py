@@ -7,7 +7,7 @@ uncut, in parts    upload: image ─> compute: resize ─> kept by job ─> crop
 ```
 
 An image is copied and resized by the launch of its first crop, and its buffer is free when the slot of that step is:
-crops of later launches are kept in separate memory, which only the compute stream touches.
+crops of later launches are kept in separate memory, which only the stream of encode launches touches.
 """
 
 import logging
@@ -26,9 +26,10 @@ from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.resize import cut_image
+from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import CropEncoder
-from photonlite.runner.buffers import Buffers, transfer
+from photonlite.runner.buffers import CropBuffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured
 from photonlite.sequence import PatchImage, StoredImage, UncutImage
 
@@ -40,9 +41,9 @@ class Images(Protocol):
 
     input_shape: tuple[int, ...]  # of the bytes that one launch encodes, at most
 
-    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None: ...
+    def upload(self, buffers: CropBuffers, groups: Sequence[CropGroup]) -> None: ...
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
+    def encode(self, buffers: CropBuffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         """Encode the groups' parts of images; with a bank some have adapters, and the bank's model encodes."""
 
     def work(self, groups: Sequence[CropGroup]) -> int:
@@ -53,7 +54,7 @@ class Images(Protocol):
 
     def forget(self, job: EncodeJob) -> None: ...
 
-    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+    def encode_most(self, buffers: CropBuffers, images: int) -> list[Tensor]:
         """Encode the largest launch, and allocate what is kept of so many largest images, to measure memory."""
 
 
@@ -71,7 +72,7 @@ class ImageEncoder:
         self._features: dict[int, list[Tensor]] = {}
         self._embeddings: dict[int, Tensor] = {}
 
-    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+    def upload(self, buffers: CropBuffers, groups: Sequence[CropGroup]) -> None:
         """Copy finished crops, one after the other, and whole images with their first crop."""
         for group, place, start in _places(groups):
             crops = group.job.crops
@@ -83,7 +84,7 @@ class ImageEncoder:
             elif group.first == 0:
                 transfer(buffers.images[start : start + len(crops.packed)], crops.packed)
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
+    def encode(self, buffers: CropBuffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         """Encode the groups' crops in one batch; a job's last crop turns its features into embeddings."""
         crops = self.cut(buffers, groups)
         if bank is None:
@@ -121,7 +122,7 @@ class ImageEncoder:
         for kept in (self._crops, self._features, self._embeddings):
             kept.pop(job.number, None)
 
-    def cut(self, buffers: Buffers, groups: Sequence[CropGroup]) -> Tensor:
+    def cut(self, buffers: CropBuffers, groups: Sequence[CropGroup]) -> Tensor:
         """Cut the missing crops; return those of all groups, uint8 ``[n, C, C, 3]``, one after the other."""
         end = 0
         for group, place, start in _places(groups):
@@ -131,12 +132,12 @@ class ImageEncoder:
                 self._cut_group(group, group.job.crops, image, buffers.crops[place:end])
         return buffers.crops[:end]
 
-    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+    def encode_most(self, buffers: CropBuffers, images: int) -> list[Tensor]:
         features = self._encoder.encode(buffers.crops)
         crops = images * (1 + self._spec.max_crops)
         return [features.new_empty(crops, *features.shape[1:]), buffers.crops.new_empty(crops, *self.input_shape[1:])]
 
-    def rehearse(self, buffers: Buffers) -> None:
+    def rehearse(self, buffers: CropBuffers) -> None:
         """Cut the smallest image, so that the kernels are compiled before the first request."""
         image = pack_image(bytes(3), (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy())
         if image is None:
@@ -189,6 +190,7 @@ class GraphedEncoder:
         self._pixels = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
         self._features = torch.empty(0, device=device)
         self._replays: dict[int, Callable[[], None]] = {}
+        self._counters: Counters = {}  # of the graphs: other kernels may run at the same time
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode crops, uint8 ``[n, C, C, 3]``, to new features ``[n, P, D]``; numbers not captured run eagerly."""
@@ -208,7 +210,7 @@ class GraphedEncoder:
         self, capturer: Capturer, choose: Callable[[Sequence[Callable[[], None]]], int] = fastest
     ) -> GraphReport:
         """Capture every number of crops, largest first, and warm up projection; `choose` picks the fastest replay."""
-        with torch.inference_mode(), measured(capturer) as report:
+        with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
             self._pixels.random_(0, 256)  # the time of a product depends on the numbers, a little
             largest = self._encoder.encode(self._pixels)
             self._features = torch.zeros_like(largest)

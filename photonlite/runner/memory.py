@@ -3,7 +3,7 @@
 ```
 card      total x fraction
         - in use already          weights, the image encoder's graphs, the CUDA context, other processes
-        - activations             of the largest launch, measured by running it
+        - activations             of the largest launch, measured by running it; beside steps, of an encoding as well
         - workspaces              of libraries and kernels, and fragmentation
         - graphs
         - staging                of pages that are swapped, or were kept of images

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.kernels.adapters import AdapterRows
+from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import PatchEncoder, PatchSpec
-from photonlite.runner.buffers import Buffers, transfer
+from photonlite.runner.buffers import CropBuffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured, try_capture
 from photonlite.sequence import UNIT_PATCHES, PatchImage
 
@@ -43,14 +44,14 @@ class PatchImages:
         self.input_shape: tuple[int, ...] = (max(max_units * UNIT_PATCHES, self._largest), spec.patch_bytes)
         self._embeddings: dict[int, Tensor] = {}
 
-    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+    def upload(self, buffers: CropBuffers, groups: Sequence[CropGroup]) -> None:
         begin = 0
         for image in _images(groups):
             end = begin + len(image.patches)
             transfer(buffers.crops[begin:end], image.patches)
             begin = end
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
+    def encode(self, buffers: CropBuffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         images = _images(groups)
         sizes = [len(image.patches) for image in images]
         patches, grids = buffers.crops[: sum(sizes)], [image.grid for image in images]
@@ -79,7 +80,7 @@ class PatchImages:
     def forget(self, job: EncodeJob) -> None:
         self._embeddings.pop(job.number, None)
 
-    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+    def encode_most(self, buffers: CropBuffers, images: int) -> list[Tensor]:
         rows = self._spec.merge
         grid = rows, len(buffers.crops) // self._spec.position_patches * rows
         found = self._encoder.encode(buffers.crops[: grid[0] * grid[1]], [grid])
@@ -106,6 +107,7 @@ class GraphedPatches:
         self._found = torch.empty(0, device=device)
         self._replays: dict[Grid, Callable[[], None]] = {}
         self._encodings: list[Callable[[Tensor], Tensor]] = []  # hold what the graphs read
+        self._counters: Counters = {}  # of the graphs: other kernels may run at the same time
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Encode as the encoder does; what is returned is overwritten by the next call."""
@@ -121,7 +123,7 @@ class GraphedPatches:
 
     def capture(self, capturer: Capturer) -> GraphReport:
         """Capture the sizes of cameras, largest first: later ones find its memory in the pool."""
-        with torch.inference_mode(), measured(capturer) as report:
+        with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
             grids = sorted(self._grids_of_cameras(), key=_area, reverse=True)
             if grids:
                 largest = self._encoder.encode(self._patches[: _area(grids[0])], grids[:1])

@@ -30,7 +30,9 @@ seen      int32 [B, W]       ids of prompt and answer so far as bits         (on
 ```
 """
 
+import itertools
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,19 +55,22 @@ SCRATCH_PAGE = 0  # unused rows of a batch write here
 EMBEDDED = -1  # stands for a word where the input is not one: part of an image, or a token with a value
 _PLACE_COLUMNS = 3
 
+ENCODER_SLOTS = 2
+"""Encode steps in flight beside the others: one runs, and one is queued behind it, so that the stream has no gap."""
+
 AnyArray = TypeVar("AnyArray", Array, "Tensor")
 
 
 class Pipeline:
-    """The slots and the steps in them; a depth of 1 is blocking, 2 is pipelined."""
+    """The slots and the steps in them; a depth of 1 is blocking, 2 is pipelined. `numbers` are those of the steps."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, numbers: Iterator[int] | None = None) -> None:
         if depth not in (1, 2):
             raise ValueError(f"a pipeline has a depth of 1 or 2, not {depth}")
         self.depth = depth
         self._free = deque(range(depth))
         self._in_flight: deque[Step] = deque()
-        self._launched = 0
+        self._numbers = itertools.count() if numbers is None else numbers
 
     @property
     def in_flight(self) -> tuple[Step, ...]:
@@ -85,8 +90,7 @@ class Pipeline:
             raise AssertionError("a launch needs a free slot, and all are taken")
         if self._in_flight and self._in_flight[-1].state == "launched":
             raise AssertionError(f"step {self._in_flight[-1].number} must be finalized before the next launch")
-        step = Step(self._launched, plan, self._free.popleft())
-        self._launched += 1
+        step = Step(next(self._numbers), plan, self._free.popleft())
         self._in_flight.append(step)
         return step
 
@@ -154,15 +158,19 @@ class SlotShape:
         return packed[start : self.packed_words(positions)].reshape(-1, max(1, self.axes))
 
 
-class Slot:
+class EncoderSlot:
+    """What an encode step uses: events, and buffers on the device by `index`."""
+
+    def __init__(self, index: int, device: Device) -> None:
+        self.index = index
+        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended = _events(device, 4)
+
+
+class Slot(EncoderSlot):
     def __init__(self, index: int, device: Device, shape: SlotShape) -> None:
         if not 0 <= index < MAX_INFLIGHT:
             raise ValueError(f"a pipeline has slots 0 to {MAX_INFLIGHT - 1}, not {index}")
-
-        def events(count: int) -> list[Event]:
-            return [device.event() for _ in range(count)]
-
-        self.index = index
+        super().__init__(index, device)
         self.shape = shape
         self.adapters: Array = device.host_array((shape.max_rows,), np.int32)
         self.adapted = False  # some row of the launch has an adapter
@@ -175,9 +183,12 @@ class Slot:
         self.scored: Array = device.host_array((shape.max_rows, MAX_SCORED), np.int32)
         self.scores: Array = device.host_array((shape.max_rows, MAX_SCORED), np.float32)
         self.seen: Array = device.host_array((shape.max_rows, shape.mask_words), np.int32)
-        self.upload_begun, self.uploaded, self.choices_uploaded = events(3)
-        self.forward_begun, self.forward_ended, self.finalize_begun, self.finalize_ended = events(4)
-        self.copy_begun, self.copied = events(2)
+        self.choices_uploaded, self.finalize_begun, self.finalize_ended = _events(device, 3)
+        self.copy_begun, self.copied = _events(device, 2)
+
+
+def _events(device: Device, count: int) -> list[Event]:
+    return [device.event() for _ in range(count)]
 
 
 def _advance(step: Step, expected: State, state: State, objection: str) -> None:

@@ -1,10 +1,18 @@
-"""Launch, finalize, collect: which host array is filled when, and which events tie the three streams together.
+"""Launch, finalize, collect: which host array is filled when, and which events tie the streams together.
 
 ```
 launch     fill rows ─> upload: copy rows ─● uploaded ─> compute: forward ─● forward_ended
 finalize   fill choices, masks ─> upload: copy them ─● choices_uploaded ─> compute: sample ─● finalize_ended
                                                                       ─> download: copy results ─● copied
 collect    wait for `copied`, read results                              the only place where the host waits
+```
+
+Images are encoded by steps on the compute stream, or beside these, on a stream of their own that no other one waits
+for: the host sees the end of an encode step before it launches what reads its features.
+
+```
+encode     upload: copy crops ─● uploaded ─> encode: forward ─● forward_ended      the host asks now and then
+forget     compute: ... prompts ─● prompts_queued ─> encode: free features         later encode steps reuse the memory
 ```
 
 A `ModelRunner` does the work. Its exceptions, now or later on a stream's thread, are kept with the step, skip the
@@ -36,6 +44,7 @@ from photonlite.runner.sampling_params import (
 )  # fmt: skip
 from photonlite.runner.seen_ids import SeenIds
 from photonlite.runner.slots import (
+    ENCODER_SLOTS,
     NO_VALUE,
     PAGES,
     PENDING_ROW,
@@ -43,6 +52,7 @@ from photonlite.runner.slots import (
     SCRATCH_PAGE,
     TURN,
     WRITE_SLOT,
+    EncoderSlot,
     Slot,
     SlotShape,
 )
@@ -76,14 +86,14 @@ class ModelRunner(Protocol):
     # the device cuts into crops. Choices: the first `count`, and what else the variant reads, such as masks.
     def upload_rows(self, slot: Slot, count: int) -> None: ...
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None: ...
-    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None: ...
+    def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None: ...
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None: ...
 
     # Work on uploaded inputs. Encode keeps each job's features until `forget`. Prefill leaves the raw hidden state of
     # each row's last position, decode that of one position of each row, embedded from the pending table, which is where
     # a prefill that carries rows which decode finds their inputs too. Finalize
     # samples a token for each row with the heads of the variant, and writes it to pending table and results.
-    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None: ...
+    def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None: ...
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None: ...
     def decode(self, slot: Slot, count: int) -> None: ...
     def copy_pages(self, copies: Sequence[PageCopy]) -> None: ...
@@ -103,10 +113,25 @@ class ModelRunner(Protocol):
 class StepExecutor:
     """Runs steps on a device through streams, events and the host arrays of `depth` slots; see `batch.Executor`."""
 
-    def __init__(self, device: Device, model_runner: ModelRunner, depth: int, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        model_runner: ModelRunner,
+        depth: int,
+        tracer: Tracer | None = None,
+        *,
+        encodes_beside: bool = False,
+    ) -> None:
         self._device = device
         self._model_runner = model_runner
         self._slots = [Slot(index, device, model_runner.shape) for index in range(depth)]
+        self._encodes_beside = encodes_beside
+        self._encoder_slots: Sequence[EncoderSlot] = self._slots
+        self._encoder_stream = device.compute
+        self._prompts_queued = device.event()
+        if encodes_beside:
+            self._encoder_slots = [EncoderSlot(index, device) for index in range(ENCODER_SLOTS)]
+            self._encoder_stream = device.encode
         self._masks = MaskCache(model_runner.vocab_size)
         self._seen = SeenIds(model_runner.vocab_size)
         shape = model_runner.shape
@@ -121,13 +146,12 @@ class StepExecutor:
         self._first_traced = 0
 
     def launch(self, step: Step) -> None:
-        slot = self._slots[step.slot]
         self._anchor(step)
         if step.kind == "encode":
-            groups = step.plan.groups
-            self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups))
-            self._run(step, self._device.compute, lambda: self._model_runner.encode(slot, groups))
-        elif step.kind == "decode":
+            self._launch_encode(step, self._encoder_slots[step.slot])
+            return
+        slot = self._slots[step.slot]
+        if step.kind == "decode":
             self._launch_decode(step, slot)
         else:
             self._launch_prefill(step, slot)
@@ -151,16 +175,19 @@ class StepExecutor:
         _raise(step, slot)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
-        slot = self._slots[step.slot]
-        (slot.forward_ended if step.kind == "encode" else slot.copied).wait()
-        _raise(step, slot)
-        step.device_s = self._device.elapsed(slot.forward_begun, slot.forward_ended)
-        if self._tracer.enabled and step.number >= self._first_traced:
-            self._trace(step, slot)
         if step.kind == "encode":
+            encoded = self._encoder_slots[step.slot]
+            encoded.forward_ended.wait()
+            self._note_end(step, encoded)
             return []
+        slot = self._slots[step.slot]
+        slot.copied.wait()
+        self._note_end(step, slot)
         results = read_results(slot.results, len(step.rows))
         return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
+
+    def has_ended(self, step: Step) -> bool:
+        return self._encoder_slots[step.slot].forward_ended.done
 
     def transfer(self, transfer: Transfer) -> None:
         if transfer.direction == "in":
@@ -192,7 +219,11 @@ class StepExecutor:
         return True
 
     def forget(self, job: EncodeJob) -> None:
-        self._device.compute.run(lambda: self._model_runner.forget(job))
+        if self._encodes_beside:
+            # Prompts that are queued may read the features, and encode steps after this may reuse their memory.
+            self._device.compute.record(self._prompts_queued)
+            self._encoder_stream.wait(self._prompts_queued)
+        self._encoder_stream.run(lambda: self._model_runner.forget(job))
 
     def free_memory(self) -> None:
         self._device.compute.run(self._model_runner.free_memory)
@@ -202,6 +233,13 @@ class StepExecutor:
             self._device.close()
         finally:
             self._model_runner.close()
+
+    def _launch_encode(self, step: Step, slot: EncoderSlot) -> None:
+        groups, stream = step.plan.groups, self._encoder_stream
+        self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups), stream)
+        self._run(step, stream, lambda: self._model_runner.encode(slot, groups))
+        stream.record(slot.forward_ended)
+        _raise(step, slot)
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
         plan, runner = step.plan, self._model_runner
@@ -219,7 +257,7 @@ class StepExecutor:
             runner.prefill(slot, plan)
             runner.copy_pages(plan.saves)
 
-        self._upload(step, slot, upload)
+        self._upload(step, slot, upload, self._device.compute)
         self._run(step, self._device.compute, forward)
 
     def _launch_decode(self, step: Step, slot: Slot) -> None:
@@ -227,17 +265,17 @@ class StepExecutor:
         step.padded, step.graphed = self._model_runner.padded(len(plan.rows))
         self._fill_rows(plan, slot, step.padded)
         step.graphed = step.graphed and not slot.adapted
-        self._upload(step, slot, lambda: self._model_runner.upload_rows(slot, step.padded))
+        self._upload(step, slot, lambda: self._model_runner.upload_rows(slot, step.padded), self._device.compute)
         self._run(step, self._device.compute, lambda: self._model_runner.decode(slot, step.padded))
 
-    def _upload(self, step: Step, slot: Slot, work: Callable[[], None]) -> None:
-        """Queue a copy to the device that the forward pass waits for."""
+    def _upload(self, step: Step, slot: EncoderSlot, work: Callable[[], None], stream: Stream) -> None:
+        """Queue a copy to the device that the forward pass, on `stream`, waits for."""
         device = self._device
         device.upload.record(slot.upload_begun)
         self._run(step, device.upload, work)
         device.upload.record(slot.uploaded)
-        device.compute.wait(slot.uploaded)
-        device.compute.record(slot.forward_begun)
+        stream.wait(slot.uploaded)
+        stream.record(slot.forward_begun)
 
     def _run(self, step: Step, stream: Stream, work: Callable[[], None]) -> None:
         def guarded() -> None:
@@ -352,7 +390,14 @@ class StepExecutor:
             self._anchored = time.perf_counter()
             self._first_traced = step.number  # the events of earlier steps precede the anchor
 
-    def _trace(self, step: Step, slot: Slot) -> None:
+    def _note_end(self, step: Step, slot: EncoderSlot) -> None:
+        """Raise what a step has failed with; note and trace how long it took on the device."""
+        _raise(step, slot)
+        step.device_s = self._device.elapsed(slot.forward_begun, slot.forward_ended)
+        if self._tracer.enabled and step.number >= self._first_traced:
+            self._trace(step, slot)
+
+    def _trace(self, step: Step, slot: EncoderSlot) -> None:
         def span(track: Track, name: str, start: Event, end: Event, **notes: int) -> None:
             begun, seconds = self._device.time_of(start), self._device.elapsed(start, end)
             self._tracer.span(track, name, begun, begun + seconds, step=step.number, **notes)
@@ -360,13 +405,14 @@ class StepExecutor:
         span("upload", "rows" if step.kind != "encode" else "crops", slot.upload_begun, slot.uploaded)
         named, beside = step.kind, step.plan.known_positions if step.kind == "mixed" else 0
         notes = {"prompts": beside} if beside else {}
-        span("compute", "forward" if named == "decode" else named, slot.forward_begun, slot.forward_ended, **notes)
-        if step.kind != "encode":
+        track: Track = "encode" if named == "encode" and self._encodes_beside else "compute"
+        span(track, "forward" if named == "decode" else named, slot.forward_begun, slot.forward_ended, **notes)
+        if isinstance(slot, Slot) and named != "encode":
             span("compute", "finalize", slot.finalize_begun, slot.finalize_ended)
             span("download", "results", slot.copy_begun, slot.copied)
 
 
-def _raise(step: Step, slot: Slot) -> None:
+def _raise(step: Step, slot: EncoderSlot) -> None:
     if step.failure is not None:
         # The slot will be reused, and work queued before the failure may still read its page tables: it would write
         # keys and values into the pages of the next step's sequences. Only a failure waits here.

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.models.adapters.layers import AdapterBank
-from photonlite.runner.buffers import Buffers, transfer
+from photonlite.runner.buffers import CropBuffers, transfer
 from photonlite.runner.images import Images
 from photonlite.sequence import HostTensor, StoredImage
 
@@ -56,7 +56,7 @@ class StoredImages:
         self._keeper = keeper
         self._restored: dict[int, tuple[Tensor, Tensor | None]] = {}  # embeddings, keys and values
 
-    def upload(self, buffers: Buffers, groups: Sequence[CropGroup]) -> None:
+    def upload(self, buffers: CropBuffers, groups: Sequence[CropGroup]) -> None:
         for group in groups:
             if isinstance(stored := group.job.crops, StoredImage):
                 pages = None if stored.pages is None else _to_device(stored.pages, self._device)
@@ -64,7 +64,7 @@ class StoredImages:
         if fresh := _fresh(groups):
             self.inner.upload(buffers, fresh)
 
-    def encode(self, buffers: Buffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
+    def encode(self, buffers: CropBuffers, groups: Sequence[CropGroup], bank: AdapterBank | None = None) -> None:
         for group in groups:
             if group.job.failed:
                 self._restored.pop(group.job.number, None)
@@ -94,7 +94,7 @@ class StoredImages:
         self._restored.pop(job.number, None)
         self.inner.forget(job)
 
-    def encode_most(self, buffers: Buffers, images: int) -> list[Tensor]:
+    def encode_most(self, buffers: CropBuffers, images: int) -> list[Tensor]:
         return self.inner.encode_most(buffers, images)
 
 
@@ -102,7 +102,7 @@ class ImageKeeper:
     """Copies what was computed for images to the host, without holding up the device or the thread that calls it.
 
     ```
-    compute   encode ─● made ─ prefill ...
+    device    encode ─● made ─ ...
     thread            └ page-locked memory ─ copy, on a stream of its own ─ store
     ```
 
@@ -122,7 +122,7 @@ class ImageKeeper:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
 
     def keep(self, job: EncodeJob, kind: Kind, tensor: Tensor, units: int) -> None:
-        """Keep numbers of an image that no later work changes; called on the compute stream, and never raises.
+        """Keep numbers of an image that no later work changes; called on the stream that made them, and never raises.
 
         Those of pages are a copy already, see `PagedCache.take`.
         """
@@ -158,7 +158,7 @@ class ImageKeeper:
                 source = tensor.contiguous().view(torch.uint8)
                 host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
                 host.copy_(source, non_blocking=True)
-                # The device's memory may be used again by the compute stream only after this.
+                # The device's memory may be used again by the stream that made it only after this.
                 self._stream.synchronize()
             self.store.keep(*place, _on_host(tensor, host), units)
         except Exception:  # as above

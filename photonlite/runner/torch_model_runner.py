@@ -42,7 +42,7 @@ from photonlite.models.base import (
 )
 from photonlite.models.layers import Attention
 from photonlite.runner.adapted import AdaptedSteps
-from photonlite.runner.buffers import Buffers, KvFormat, PagedCache, transfer, transfer_back
+from photonlite.runner.buffers import Buffers, CropBuffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
     PLACE_VARIANTS,
     VARIANTS,
@@ -57,7 +57,17 @@ from photonlite.runner.images import ImageEncoder, Images
 from photonlite.runner.patches import PatchImages
 from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
-from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, TURN, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import (
+    ENCODER_SLOTS,
+    PAGES,
+    PENDING_ROW,
+    POSITION,
+    TURN,
+    WRITE_SLOT,
+    EncoderSlot,
+    Slot,
+    SlotShape,
+)
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
 from photonlite.runner.swap import HostPages
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
@@ -73,6 +83,7 @@ class RunnerLimits:
     depth: int  # slots
     max_crops: int  # of an encode launch
     image_bytes: int = 0  # of images that an encode launch copies whole to cut them on the device; 0 to cut none
+    encodes_beside: bool = False  # encode launches have slots and a stream of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,7 @@ class TorchModelRunner:
         self._adapted: AdaptedSteps | None = None
         self._captured: AdaptedSteps | None = None  # by the thread that loads an adapter; takes the place of `_adapted`
         self._counters: Counters = {}
+        self._encoder_counters: Counters = {}
         self._host_pages: HostPages | None = None
         with torch.inference_mode():
             self._inputs = InputEmbedding(model, device)
@@ -127,15 +139,16 @@ class TorchModelRunner:
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
             images = _make_images(model, fused.encoder or model.vision, device, limits)
             self._images = StoredImages(images, device, keeper)
-            crops, dim = self._images.input_shape, model.shape.dim
-            self._buffers = [
-                Buffers(shape, device, dtype, dim=dim, crops=crops, image_bytes=limits.image_bytes)
-                for _ in range(limits.depth)
+            self._buffers = [Buffers(shape, device, dtype, dim=model.shape.dim) for _ in range(limits.depth)]
+            self._encodes_beside = limits.encodes_beside
+            self._crops = [
+                CropBuffers(self._images.input_shape, device, image_bytes=limits.image_bytes)
+                for _ in range(ENCODER_SLOTS if limits.encodes_beside else limits.depth)
             ]
             self._prefill = self._make_prefill(fused.prompts)
             if limits.image_bytes > 0 and isinstance(images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-                    images.rehearse(self._buffers[0])
+                    images.rehearse(self._crops[0])
         self._synchronize()
 
     def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:
@@ -192,13 +205,14 @@ class TorchModelRunner:
         self._prefill.fill(slot, rows)
         self._prefill.upload(buffers, slot, rows)
 
-    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
-        self._images.upload(self._buffers[slot.index], groups)
+    def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
+        self._images.upload(self._crops[slot.index], groups)
 
-    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+    def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         bank = self._bank(any(group.adapter_slot for group in groups))
-        with self._spread_over(self._images.work(groups)), plan_free_attention():
-            self._images.encode(self._buffers[slot.index], groups, bank)
+        counting = counting_in(self._encoder_counters)  # other kernels may run at the same time
+        with self._spread_over(self._images.work(groups)), plan_free_attention(), counting:
+            self._images.encode(self._crops[slot.index], groups, bank)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         for index, row in enumerate(plan.rows):
@@ -270,7 +284,11 @@ class TorchModelRunner:
         """Run the largest launches on the scratch page beside features of so many images, to measure memory."""
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention():
-            kept = self._images.encode_most(buffers, images)
+            kept = self._images.encode_most(self._crops[0], images)
+            if self._encodes_beside and self._device.type == "cuda":
+                # What the encoder needs for a moment is in use while the others run.
+                peak, held = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
+                kept.append(torch.empty(peak - held, dtype=torch.uint8, device=self._device))
             self._prefill.rehearse(positions)
             buffers.hidden.copy_(self._step(buffers.rows))
             self._finalize(buffers, rows, "penalized", sampled=True)
@@ -288,6 +306,7 @@ class TorchModelRunner:
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
         del self._images, self._prefill, self._steps
         self._buffers.clear()
+        self._crops.clear()
         self.free_memory()
 
     def _restore_pages(self, slot: Slot, index: int, row: BatchItem) -> None:

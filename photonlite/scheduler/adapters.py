@@ -8,7 +8,7 @@ empty ───────────> loading ──────────�
 ```
 
 A sequence holds its slot from when it could first run until it is released, so that neither its zombie nor a
-pre-emption loses it; an encode step holds it until its commit.
+pre-emption loses it; an encode step holds it until its commit, also where it runs beside the others.
 
 Adapters that need a slot get one in the order of their sequences, real-time ones first. While all slots are in use, one
 of them is drained for the first sequence that waits: those behind it that want the adapter in this slot wait too. They

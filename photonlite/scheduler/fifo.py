@@ -13,6 +13,9 @@ Encoding and prefills take turns at the beginning of a pause, so that neither st
 that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: none behind it may
 take them.
 
+Where images are encoded beside the other steps (`Limits.encodes_beside`), these are decode steps and prompts alone. A
+launch of images then holds as many crops as it may: no sequence waits for it but those that it is for.
+
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
 """
@@ -143,6 +146,14 @@ class FifoPolicy:
             return self.plan_decode(decoding) or self.plan_launch(queue, pause, pause)
         return self.plan_launch(queue, pause, pause) or self.plan_decode(decoding)
 
+    def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
+        """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
+        (queue,) = self.queues
+        if room:
+            return self._plan_encode(queue, PauseBudget())
+        self._begin_images(queue)
+        return None
+
     def pause_s(self, waiting: int, decoding: int) -> float:
         """Return the seconds that encode and prefill launches may take between two decode steps.
 
@@ -215,7 +226,9 @@ class FifoPolicy:
         """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""
         if not len(queue):
             return None
-        if queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
+        if self.limits.encodes_beside:
+            batch = self._plan_prefill(queue, budget)
+        elif queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
             batch = self._plan_encode(queue, budget) or self._plan_prefill(queue, budget)
         else:
             batch = self._plan_prefill(queue, budget) or self._plan_encode(queue, budget)
@@ -273,8 +286,7 @@ class FifoPolicy:
     def _plan_encode(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         if not queue.wants_images:
             return None
-        for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
-            self._end(queue, sequence, error)
+        self._begin_images(queue)
         crops = self.crops.most
         if budget.left_s < math.inf:
             if queue.batches and not budget.fresh and self.crops.cost(self._enough_crops) > budget.left_s:
@@ -284,6 +296,11 @@ class FifoPolicy:
         for group in groups:
             group.job.launched += group.count
         return ScheduledBatch("encode", groups=groups) if groups else None
+
+    def _begin_images(self, queue: WaitingQueue) -> None:
+        """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
+        for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
+            self._end(queue, sequence, error)
 
     def _plan_prefill(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""

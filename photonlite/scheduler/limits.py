@@ -41,6 +41,7 @@ class Limits:
     adapter_slots: int = 8  # adapters that are on the device at a time
     forced_runs: bool = True  # tokens that must follow are appended at once
     mixes: bool = False  # prompts ride with decode steps
+    encodes_beside: bool = False  # images are encoded beside the other steps
     mixed_tokens: int | None = None  # of such a step; None for prompts that take `launch_budget_s` beside the rest
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back

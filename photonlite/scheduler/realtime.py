@@ -75,6 +75,7 @@ class RealtimePolicy(FifoPolicy):
         # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
+        self._overtaking_encodings = 0  # launches in a row that overtook bulk images, where they run beside the steps
         self._was_idle = False
         self._overtaking_swapped = 0  # launches in a row that overtook swapped bulk sequences
         self._due: Sequence | None = None  # a bulk one that was swapped, whose turn it is to work
@@ -158,6 +159,35 @@ class RealtimePolicy(FifoPolicy):
         idle = batch is None and self.kept_idle_until is not None and self.bulk_waits
         self._overtaking_launches += idle and not self._was_idle
         self._was_idle = idle
+        return batch
+
+    def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
+        """Choose real-time images first, and bulk ones at their turn; these only for a short time if others are near.
+
+        What is launched cannot be recalled, and the next real-time image waits for it.
+        """
+        if not room:
+            for queue in self.queues:
+                self._begin_images(queue)
+            return None
+        due = self._overtaking_encodings >= BULK_TURN
+        bulk_room = PauseBudget(self.limits.launch_budget_s if self.is_near(now) else math.inf)
+
+        def urgent() -> ScheduledBatch | None:
+            return self._plan_encode(self.urgent, PauseBudget())
+
+        def bulk() -> ScheduledBatch | None:
+            if self.kept_idle_until is None or due:
+                return self._plan_encode(self.bulk, bulk_room)
+            self._begin_images(self.bulk)
+            return None
+
+        batch = bulk() or urgent() if due else urgent() or bulk()
+        if batch is not None:
+            realtime = batch.groups[0].job.leader.realtime
+            overtakes = realtime and self.bulk.wants_images
+            self._overtaking_encodings = self._overtaking_encodings + 1 if overtakes else 0
+            self.arrivals.note_launch(realtime=realtime)
         return batch
 
     def _plan_any(self, now: float, decoding: list[Sequence], *, urgent_decodes: bool) -> ScheduledBatch | None:

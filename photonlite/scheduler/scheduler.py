@@ -35,6 +35,7 @@ _EXPIRED = 64
 
 class Decision(NamedTuple):
     batch: ScheduledBatch | None  # to launch
+    encoding: ScheduledBatch | None = None  # to launch beside it
     ended: tuple[Ended, ...] = ()  # sequences that have left the scheduler's queues
     dropped: tuple[EncodeJob, ...] = ()  # images that no request waits for: the device frees their features
     loads: tuple[AdapterLoad, ...] = ()  # adapters to bring to the device
@@ -89,8 +90,11 @@ class Scheduler:
         if not isinstance(self.policy, RealtimePolicy):
             self.policy = RealtimePolicy(self.policy, self._second)
 
-    def plan(self, now: float) -> Decision:
-        """Decide what to launch; sequences that end without a launch leave their queues."""
+    def plan(self, now: float, *, encodes: bool = False) -> Decision:
+        """Decide what to launch; sequences that end without a launch leave their queues.
+
+        With `encodes` there is a slot for images that are encoded beside the other steps.
+        """
         for sequence in self.adapters.take_unblocked():
             self.policy.queue_of(sequence).resume(sequence)
         ended = self._expired(now) if self._next_deadline <= now else []
@@ -99,9 +103,12 @@ class Scheduler:
         self._finish_all(hopeless, now)
         # First, so that no batch holds an image that is being dropped, nor lacks the place of one.
         dropped = self.encoder.drop_idle(self._find_heir)
-        batch = self.policy.plan(now, admit=not ended or self._next_deadline > now)
-        if batch is not None:
-            self._book(batch, now)
+        admit = not ended or self._next_deadline > now
+        batch = self.policy.plan(now, admit=admit)
+        encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
+        for planned in (batch, encoding):
+            if planned is not None:
+                self._book(planned, now)
         dropped += self.running.unfinished.take_dropped()
         ended += hopeless
         if self.policy.ended:
@@ -109,7 +116,7 @@ class Scheduler:
                 self._note_end(one.sequence, now)
             ended += self.policy.ended
             self.policy.ended.clear()
-        return Decision(batch, tuple(ended), tuple(dropped), self.adapters.take_loads(), self._wake_at())
+        return Decision(batch, encoding, tuple(ended), tuple(dropped), self.adapters.take_loads(), self._wake_at())
 
     def _finish_all(self, ended: Iterable[Ended], now: float) -> None:
         for one in ended:
@@ -152,6 +159,8 @@ class Scheduler:
         if step.kind == "encode" and any(failed):
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
+        elif self.limits.encodes_beside:
+            self._note_readable(step.plan)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
             if row.pending:
                 continue
@@ -238,7 +247,13 @@ class Scheduler:
         for row in batch.rows if batch.kind != "decode" else ():
             if row.begins:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
+        if not self.limits.encodes_beside:  # else prompts could be launched before the features are there
+            self._note_readable(batch)
+
+    def _note_readable(self, batch: ScheduledBatch) -> None:
+        """Note that later work on the compute stream may read what an encode launch computes."""
         for group in batch.groups:
+            group.job.readable += group.count
             if group.job.encoded:
                 self._unblock(group.job)
 

@@ -60,10 +60,11 @@ def test_flags_override_the_environment_which_overrides_the_file(file: str) -> N
     assert (over.engine.max_batch, over.engine.max_crops) == (31, 23)
 
 
-def test_router_and_batching_have_flags_of_their_own() -> None:
+def test_router_batching_and_encoding_have_flags_of_their_own() -> None:
     assert settings("--router", "greedy").engine.router == "greedy"
     assert settings("--router", "static", "--engine", "router_budget=1.2").engine.router_budget == 1.2
     assert settings("--batching", "mixed", "--engine", "mixed_tokens=99").engine.batching == "mixed"
+    assert settings("--encoding", "beside").engine.encoding == "beside"
     with pytest.raises(SettingsError, match="--router is 'eager'"):
         settings("--router", "eager")
 

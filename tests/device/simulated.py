@@ -31,13 +31,13 @@ class Deadlock(AssertionError):  # noqa: N818
 
 
 class SimulatedDevice:
-    """Four streams whose operations run when the host touches the device, one at a time.
+    """Five streams whose operations run when the host touches the device, one at a time.
 
     `seed` decides temper, order and durations: the same seed and the same calls give the same run. `now` is the
-    virtual clock, in seconds.
+    virtual clock, in seconds. The stream of encodings may be the one that lags if `encodes_beside`.
     """
 
-    def __init__(self, seed: int | Random) -> None:
+    def __init__(self, seed: int | Random, *, encodes_beside: bool = False) -> None:
         generator = seed if isinstance(seed, Random) else Random(seed)
         self._random = generator.random
         self.now = 0.0
@@ -45,8 +45,9 @@ class SimulatedDevice:
         self.upload = SimulatedStream("upload", self)
         self.download = SimulatedStream("download", self)
         self.swap = SimulatedStream("swap", self)
-        self._streams = [self.compute, self.upload, self.download, self.swap]
-        lagging = generator.choice(self._streams)
+        self.encode = SimulatedStream("encode", self)
+        self._streams = [self.compute, self.upload, self.download, self.swap, self.encode]
+        lagging = generator.choice(self._streams if encodes_beside else self._streams[:-1])
         self._ahead, self._eagerness = generator.choice(
             [
                 ([], 0.0),

@@ -61,10 +61,10 @@ def test_run_returns_before_the_work_is_done(device: CpuDevice) -> None:
 
 
 def test_all_streams_work_at_the_same_time(device: CpuDevice) -> None:
-    meeting = threading.Barrier(4)
+    meeting = threading.Barrier(5)
     events = []
 
-    for stream in (device.compute, device.upload, device.download, device.swap):
+    for stream in (device.compute, device.upload, device.download, device.swap, device.encode):
         stream.run(lambda: _meet(meeting))
         events.append(device.event())
         stream.record(events[-1])
@@ -194,7 +194,7 @@ def test_closing_ends_the_threads() -> None:
 
     device.close()
 
-    assert len(threads) == 4
+    assert len(threads) == 5
     assert not any(thread.is_alive() for thread in threads)
 
 

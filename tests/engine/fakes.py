@@ -109,6 +109,7 @@ class FakeRunner:
         self.transfers: list[Transfer] = []
         self.copying: list[Transfer] = []  # those that have not ended
         self.copies_last = False  # they end only when they are waited for
+        self.encodes_last = False  # encode steps beside the others end only when they are waited for
         self.failing_copies: set[int] = set()
         self.calls: list[tuple[str, int]] = []
         self.steps: list[Step] = []
@@ -137,6 +138,9 @@ class FakeRunner:
             None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
             for row, choice in zip(step.rows, self.allowed[step.number], strict=True)
         ]
+
+    def has_ended(self, step: Step) -> bool:
+        return not self.encodes_last
 
     def transfer(self, transfer: Transfer) -> None:
         self.transfers.append(transfer)
@@ -182,6 +186,7 @@ class Bench:
         pending_rows: int | None = None,
         router: RouterRule = "greedy",
         swap_pages: int = 0,
+        encodes_beside: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -195,6 +200,7 @@ class Bench:
             max_positions=max_positions,
             router=router,
             swap_pages=swap_pages,
+            encodes_beside=encodes_beside,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

@@ -148,7 +148,9 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
 
     loop = EngineLoop(bench.core)
     plan = bench.scheduler.plan
-    bench.scheduler.plan = lambda now: explode(bench.runner.steps[-1]) or plan(now) if bench.runner.steps else plan(now)  # type: ignore[method-assign, func-returns-value]
+    bench.scheduler.plan = lambda now, **more: (  # type: ignore[method-assign]
+        explode(bench.runner.steps[-1]) or plan(now, **more) if bench.runner.steps else plan(now, **more)  # type: ignore[func-returns-value]
+    )
     sequences = [sequence(number) for number in range(6)]
     for one in sequences:
         loop.submit(one)
@@ -167,7 +169,7 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
 def test_the_death_of_an_engine_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(ends_at(3))
 
-    def explode(now: float) -> None:
+    def explode(now: float, **_: object) -> None:
         raise SystemError("a mistake of ours")
 
     bench.scheduler.plan = explode  # type: ignore[method-assign]
@@ -355,7 +357,7 @@ def test_the_error_of_a_closed_engine_collects_no_frames_of_its_callers() -> Non
 def test_the_error_of_a_dead_engine_keeps_no_frames_but_notes_its_traceback() -> None:
     bench = Bench(ends_at(3))
 
-    def fail(now: float) -> Decision:
+    def fail(now: float, **_: object) -> Decision:
         if bench.scheduler.waiting:
             raise RuntimeError("fallen off")
         return Decision(None)

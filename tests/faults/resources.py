@@ -75,7 +75,7 @@ def resources(model: VisionModel) -> Resources:
         pages=cache.pages.usable - cache.pages.free - cache.prefix.idle_pages,
         free_rows=len(running.free_rows),
         encoded=sum(map(len, (images._crops, images._features, images._embeddings, stored._restored))),
-        in_flight=len(core.pipeline.in_flight),
+        in_flight=len(core.in_flight),
         zombies=len(running.zombies),
         open_requests=len(session.open),
         prepared_bytes=session.gate.held,

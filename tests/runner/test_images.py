@@ -17,7 +17,7 @@ from photonlite.images.crops import CropSpec
 from photonlite.images.decode import rgb_bytes
 from photonlite.images.packing import pack_image
 from photonlite.kernels.autotune import BACKENDS
-from photonlite.runner.buffers import Buffers
+from photonlite.runner.buffers import CropBuffers
 from photonlite.runner.graphs import CudaCapturer
 from photonlite.runner.images import GraphedEncoder, ImageEncoder
 from photonlite.runner.slots import SlotShape
@@ -55,8 +55,8 @@ def asked(number: int, size: tuple[int, int], cut: bool) -> Asked:
     return Asked(EncodeJob(number, "", crops, ANYBODY), wanted)
 
 
-def buffers(image_bytes: int = 1 << 18) -> Buffers:
-    return Buffers(SHAPE, CPU, torch.float32, dim=1, crops=CROPS, image_bytes=image_bytes)
+def buffers(image_bytes: int = 1 << 18) -> CropBuffers:
+    return CropBuffers(CROPS, CPU, image_bytes=image_bytes)
 
 
 def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, CropGroup]]]:
@@ -145,7 +145,7 @@ def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
     card = torch.device("cuda", 0)
     waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
     images = ImageEncoder(NO_ENCODER, SPEC, card, cuts=True)
-    slot = Buffers(SHAPE, card, torch.float32, dim=1, crops=CROPS, image_bytes=1 << 18)
+    slot = CropBuffers(CROPS, card, image_bytes=1 << 18)
     images.rehearse(slot)
 
     for launch in launches(waiting, [3, 4, 1]):

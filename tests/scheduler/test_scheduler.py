@@ -238,8 +238,8 @@ def test_a_pre_empted_sequence_keeps_its_pages_until_its_step_has_committed() ->
     seen: list[tuple[int, bool]] = []
     plan = bench.scheduler.plan
 
-    def watched(now: float) -> Decision:
-        found = plan(now)
+    def watched(now: float, *, encodes: bool = False) -> Decision:
+        found = plan(now, encodes=encodes)
         if victim.preempting:
             seen.append((victim.inflight_refs, bool(victim.pages)))
         return found

@@ -13,7 +13,7 @@ import numpy as np
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SCORES, WITH_SIZES, Variant
-from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, Slot, SlotShape
+from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, EncoderSlot, Slot, SlotShape
 from photonlite.sequence import StoredImage, UncutImage
 from tests.simulation.model import (
     BOS_CELL,
@@ -156,10 +156,10 @@ class SymbolicBody:
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         self._twins[slot.index].tokens = list(map(tuple, slot.tokens[:count].tolist()))
 
-    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+    def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         self._twins[slot.index].crops = [_uploaded(group) for group in groups]
 
-    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+    def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         for group, crops in zip(groups, self._twins[slot.index].crops, strict=True):
             job = group.job
             if job.failed:

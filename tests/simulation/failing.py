@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from photonlite.batch import CropGroup, ScheduledBatch, Transfer
 from photonlite.runner.sampling_params import Variant
-from photonlite.runner.slots import Slot, SlotShape
+from photonlite.runner.slots import EncoderSlot, Slot, SlotShape
 from tests.simulation.body import SymbolicBody
 
 
@@ -70,7 +70,7 @@ class FailingBody(SymbolicBody):
         pages: int,
         sizes: Sequence[int],
         spoils: Callable[[Slot, int], bool] | None,
-        fail: Callable[[str, Slot | None], None],
+        fail: Callable[[str, EncoderSlot | None], None],
         late: Callable[[], bool],
     ) -> None:
         super().__init__(shape, prefix_length, pages, sizes, spoils)
@@ -88,13 +88,13 @@ class FailingBody(SymbolicBody):
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         self._either("upload", slot, super().upload_prompts, slot, plan, count)
 
-    def upload_crops(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+    def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         self._either("upload", slot, super().upload_crops, slot, groups)
 
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
         self._either("upload", slot, super().upload_choices, slot, count, variant)
 
-    def encode(self, slot: Slot, groups: Sequence[CropGroup]) -> None:
+    def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         self._either("encode", slot, super().encode, slot, groups)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
@@ -118,7 +118,9 @@ class FailingBody(SymbolicBody):
         if not late:
             super().swap(transfer)
 
-    def _either(self, kind: str, slot: Slot, work: Callable[..., None], *arguments: object, **options: object) -> None:
+    def _either(
+        self, kind: str, slot: EncoderSlot, work: Callable[..., None], *arguments: object, **options: object
+    ) -> None:
         if self._late():
             work(*arguments, **options)
             self._fail(kind, slot)

@@ -112,7 +112,7 @@ def check_adapters(simulation: "Simulation", live: list[Sequence]) -> None:
     held = {one.adapter_slot: one.adapter_key for one in keepers}
     if len(set(held.values())) != len(held) or any(number > adapters.count for number in held):
         raise Violation(f"slots are shared or unknown: {held}")
-    encoding = [step for step in simulation.core.pipeline.in_flight if step.kind == "encode"]
+    encoding = [step for step in simulation.core.in_flight if step.kind == "encode"]
     slots = {group.adapter_slot for step in encoding for group in step.plan.groups} - {0}
     if adapters.held != len({*held, *slots}):
         raise Violation(f"{adapters.held} slots are held, but {held} and {slots} are in use")
@@ -210,8 +210,8 @@ def check_end(simulation: "Simulation") -> None:
         left += [list(running.swap), core.transfers.open, simulation.moving]
         if running.swap.places is not None and running.swap.places.free != simulation.scenario.swap_pages:
             raise Violation(f"of host memory only {running.swap.places.free} places came back")
-        if any(left) or core.pipeline.in_flight or scheduler.adapters.held:
-            raise Violation(f"these are left behind: {left}, {core.pipeline.in_flight}")
+        if any(left) or core.in_flight or scheduler.adapters.held:
+            raise Violation(f"these are left behind: {left}, {core.in_flight}")
         check(simulation)
         check_pages(simulation)
     core.runner.close()

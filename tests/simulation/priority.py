@@ -31,6 +31,7 @@ class Priority:
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self._overtaken = 0
+        self._overtaken_images = 0  # by images that are encoded beside the other steps
         self._went_on = 0  # of these launches, how many came before a part of a bulk prompt
         self._kept_idle = 0  # whole ticks
         self._idle_plans = 0  # plans that kept the device idle, for a part of a tick too: the policy counts these
@@ -67,6 +68,9 @@ class Priority:
         if len(classes) != 1:
             raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
         realtime = classes.pop()
+        if self._simulation.beside.is_beside(step):
+            self._encode_beside(step, realtime=realtime)
+            return
         if realtime and self._overtaken - self._went_on >= _TURN:
             self._check_no_bulk(step)
         if not realtime:
@@ -78,6 +82,18 @@ class Priority:
         self._overtaken = self._overtaken + 1 if realtime and waits else 0
         self._went_on = min(self._went_on, self._overtaken)
         seen["launches that overtook bulk work"] += realtime and waits
+
+    def _encode_beside(self, step: Step, *, realtime: bool) -> None:
+        jobs = [job for job in self._simulation.scheduler.encoder.jobs.values() if job.launched < job.total]
+        left_out = [job for job in jobs if job.leader.realtime != realtime and not self._lacks(job.leader)]
+        due = self._overtaken_images >= _TURN
+        if left_out and realtime == due:
+            raise Violation(f"step {step.number} encodes before image {left_out[0].key}, by {self._overtaken_images}")
+        waits = any(one.images and not one.realtime for one in self._simulation.scheduler.waiting)
+        self._simulation.seen["turns of bulk images beside others"] += due and not realtime
+        self._overtaken_images = self._overtaken_images + 1 if realtime and waits else 0
+        if not realtime:
+            self._kept_idle = 0
 
     def check(self) -> None:
         """Check the running sequences between two ticks."""
@@ -141,7 +157,7 @@ class Priority:
     def _check_no_bulk(self, step: Step) -> None:
         """Check that bulk work had a reason to miss its turn."""
         simulation, scheduler = self._simulation, self._simulation.scheduler
-        for job in scheduler.encoder.jobs.values():
+        for job in () if simulation.scenario.encodes_beside else scheduler.encoder.jobs.values():
             led = not job.leader.realtime and not self._lacks(job.leader)
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")

@@ -27,7 +27,7 @@ from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.images.pool import stored_key
 from photonlite.request import Request, SamplingSettings
-from photonlite.runner.slots import Slot
+from photonlite.runner.slots import EncoderSlot, Slot
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import FifoPolicy
@@ -38,6 +38,7 @@ from tests.cache.sequences import NamedAdapter
 from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes
 from tests.simulation import invariants
+from tests.simulation.beside import Beside
 from tests.simulation.body import SymbolicBody, Violation
 from tests.simulation.failing import FailingBody, Failures, InjectedFailure, InjectedShortage
 from tests.simulation.family import Family
@@ -83,6 +84,7 @@ class Simulation:
         seen: How often what happened.
         sequences: Those that were taken in.
         lent: For each slot, the step that has it; None while it is free.
+        beside: Watches images that are encoded beside the other steps.
         failures: Says what fails.
         doomed: Sequences whose step has failed in this tick: they end with it.
         dead: Whether the engine died, as it was made to.
@@ -128,6 +130,7 @@ class Simulation:
         self.priority = Priority(self)
         self.sharing = Sharing(self)
         self.riding = Riding(self)
+        self.beside = Beside(self)
         self._policy = policy
         self.asks = workload.asks[::-1]
         if policy is not None:
@@ -142,7 +145,7 @@ class Simulation:
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
         self.families: list[Family] = []
         self.crops: dict[str, int] = {}
-        self._newest_collected = -1
+        self._newest_collected = {False: -1, True: -1}  # of encode steps beside others, and of all others
         self._build(self.scenario, longest)
         self.tables = self.table_sizes()
 
@@ -194,9 +197,11 @@ class Simulation:
         """Check a launch before it is done."""
         if self._trace is not None:
             self._say(f"launch {describe(step)}")
-        if (holder := self.lent[step.slot]) is not None:
+        slots = self.slots_of(step)
+        if (holder := slots[step.slot]) is not None:
             raise Violation(f"step {step.number} gets slot {step.slot}, which step {holder.number} still has")
-        self.lent[step.slot] = step
+        slots[step.slot] = step
+        self.beside.launching(step)
         self.priority.launching(step)
         for row in step.rows:
             if row.sequence.preempting or row.sequence.finalized:
@@ -214,7 +219,7 @@ class Simulation:
         self.riding.launching(step)
         plan, depth = step.plan, self.scenario.depth
         self.seen["batches of more than 8 rows"] += len(step.rows) > 8
-        self.seen[f"{step.kind} in depth {depth}"] += 1
+        self.seen[f"{step.kind} {'beside others' if self.beside.is_beside(step) else f'in depth {depth}'}"] += 1
         adapters = {row.sequence.adapter_slot for row in step.rows}
         self.seen["launches of several adapters"] += len(adapters - {0}) > 1
         self.seen["launches with and without adapters"] += 0 in adapters and len(adapters) > 1
@@ -223,6 +228,10 @@ class Simulation:
         self.seen["page saves"] += len(plan.saves)
         self.seen["encode steps of several images"] += len(plan.groups) > 1
         self.seen["images encoded in several steps"] += any(group.first > 0 for group in plan.groups)
+
+    def slots_of(self, step: Step) -> list[Step | None]:
+        """Return who has which slot, of those that a step may have."""
+        return self.beside.lent if self.beside.is_beside(step) else self.lent
 
     def transferring(self, transfer: Transfer) -> None:
         """Check a copy of pages before it is queued."""
@@ -313,9 +322,10 @@ class Simulation:
         self.moment()
         if self._trace is not None:
             self._say(f"commit step {step.number}")
-        if step.number <= self._newest_collected:
-            raise Violation(f"step {step.number} is committed after step {self._newest_collected}")
-        self._newest_collected = step.number
+        beside = self.beside.is_beside(step)
+        if step.number <= self._newest_collected[beside]:
+            raise Violation(f"step {step.number} is committed after step {self._newest_collected[beside]}")
+        self._newest_collected[beside] = step.number
         for row in step.rows:
             self.seen["zombie rows"] += row.sequence.finalized
             self.seen["rows of the pre-empted"] += row.sequence.preempting
@@ -365,13 +375,15 @@ class Simulation:
         )
         if isinstance(self.body, FailingBody):
             self.body.copy_fails = lambda: self._random() < 0.2
-        self.device = SimulatedDevice(self._draw)
+        self.device = SimulatedDevice(self._draw, encodes_beside=scenario.encodes_beside)
         self.pages = PagePool(scenario.pages, scenario.page_size)
         self.cache = CacheManager(self.pages, prefix_caching=scenario.prefix_caching)
         self.scheduler = Scheduler(self.cache, scenario.limits(), _SECOND)
         if self._policy is RealtimePolicy:
             self.scheduler.prioritise()
-        self.runner = StepExecutor(self.device, self.body, scenario.depth)
+        self.runner = StepExecutor(
+            self.device, self.body, scenario.depth, encodes_beside=scenario.encodes_beside
+        )
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
         self.core.load_adapter = self._begin_to_load
@@ -580,6 +592,7 @@ class Simulation:
             return
         sequence = queue[int(self._random() * len(queue))]
         self.seen[f"cancelled {state(sequence, scheduler)}"] += 1
+        self.seen["cancelled while encoded beside others"] += self.beside.encodes(sequence)
         self._cancel(sequence)
         if self.families and self._random() < 0.1:
             self.families[int(self._random() * len(self.families))].give_up()
@@ -593,8 +606,9 @@ class Simulation:
         if not sequence.finalized:
             raise Violation(f"{name(sequence)} goes on after it was cancelled")
 
-    def _fail_call(self, kind: str, slot: Slot | None) -> None:
-        self.fail(kind, self.core.pipeline.in_flight[-1] if slot is None else self.lent[slot.index])
+    def _fail_call(self, kind: str, slot: EncoderSlot | None) -> None:
+        lent = self.lent if isinstance(slot, Slot) else self.beside.lent
+        self.fail(kind, self.core.pipeline.in_flight[-1] if slot is None else lent[slot.index])
 
     def _spoils(self, slot: Slot, index: int) -> bool:
         step = self.lent[slot.index]

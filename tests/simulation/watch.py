@@ -82,11 +82,12 @@ class WatchedRunner:
             simulation.fail("launch", step)
             self._inner.launch(step)
         except Exception as error:
-            simulation.lent[step.slot] = None
+            simulation.slots_of(step)[step.slot] = None
             simulation.uncompute(step)
             simulation.doom(step, error)
             raise
-        simulation.moment()
+        if step.kind == "encode" or not simulation.scenario.encodes_beside:  # else images are about to be launched
+            simulation.moment()
 
     def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         self._simulation.finalizing(step)
@@ -103,11 +104,16 @@ class WatchedRunner:
             simulation.doom(step, error)
             raise
         finally:
-            simulation.lent[step.slot] = None
+            simulation.slots_of(step)[step.slot] = None
+        simulation.beside.collected(step)
         # The failures of steps behind it are still to come out.
-        simulation.failures.wounds = sum(one.failure is not None for one in simulation.core.pipeline.in_flight)
+        simulation.failures.wounds = sum(one.failure is not None for one in simulation.core.in_flight)
         simulation.moment()
         return outcomes
+
+    def has_ended(self, step: Step) -> bool:
+        self._simulation.moment()
+        return self._inner.has_ended(step)
 
     def transfer(self, transfer: Transfer) -> None:
         self._simulation.transferring(transfer)
@@ -121,6 +127,7 @@ class WatchedRunner:
         return ended
 
     def forget(self, job: EncodeJob) -> None:
+        self._simulation.beside.forgetting(job)
         self._inner.forget(job)
 
     def free_memory(self) -> None:

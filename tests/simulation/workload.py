@@ -56,6 +56,7 @@ class Scenario:
         forced_runs: Whether tokens that must follow are appended at once.
         mixes: Whether prompts ride with decode steps.
         mixed_tokens: Of such a step; None for what the launch budget has time for.
+        encodes_beside: Whether images are encoded beside the other steps.
         router: Decides how many sequences run.
         router_budget: Share of the pages that these may need.
         swap_pages: Of host memory.
@@ -104,6 +105,7 @@ class Scenario:
     adapter_faults: float
     mixes: bool
     mixed_tokens: int | None
+    encodes_beside: bool
 
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
@@ -125,6 +127,7 @@ class Scenario:
             swap_pages=self.swap_pages,
             mixes=self.mixes,
             mixed_tokens=self.mixed_tokens,
+            encodes_beside=self.encodes_beside,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -318,6 +321,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         adapter_faults=random.choice((0.0, 0.0, 0.2)),
         mixes=random.random() < 0.5,
         mixed_tokens=random.choice((None, 1, 4, 12, 40)),
+        encodes_beside=random.random() < 1 / 3,
     )
 
 

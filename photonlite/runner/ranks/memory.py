@@ -73,7 +73,7 @@ class SharedDevice:
         self._device = device
         self._memory = memory
         self.compute, self.upload, self.download = device.compute, device.upload, device.download
-        self.swap = device.swap
+        self.swap, self.encode = device.swap, device.encode
         self.event, self.time_of, self.rebase, self.elapsed = (
             device.event, device.time_of, device.rebase, device.elapsed,
         )  # fmt: skip

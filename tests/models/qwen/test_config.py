@@ -13,7 +13,7 @@ from photonlite.models.qwen.fused.layers import block_weights
 from photonlite.models.qwen.fused.prefill import FusedPrefill
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
-from photonlite.runner.buffers import Buffers, PagedCache
+from photonlite.runner.buffers import Buffers, CropBuffers, PagedCache
 from photonlite.runner.memory import bytes_of_page, plan_memory
 from photonlite.runner.patches import PatchImages
 from tests.models.qwen.tiny import settings
@@ -150,7 +150,7 @@ def test_the_memory_of_public_sizes_is_planned_as_it_is_taken(name: str) -> None
     plan = plan_memory(model.shape, torch.bfloat16, page_size=16, max_rows=64, kv_cache_bytes=longest * 17 * kv_bytes)
     cache = PagedCache(model.shape, plan.pages, 16, META, torch.bfloat16)
     patches = PatchImages(model.vision, images, max_units=EngineConfig().max_crops, longest=DEFAULT_CONTEXT)
-    buffers = Buffers(shape, META, torch.bfloat16, dim=config.text.dim, crops=patches.input_shape)
+    buffers = Buffers(shape, META, torch.bfloat16, dim=config.text.dim), CropBuffers(patches.input_shape, META)
 
     assert plan.kv_bytes == cache.keys.nbytes + cache.values.nbytes == plan.pages * 16 * kv_bytes
     assert plan.kv_bytes <= longest * 17 * kv_bytes
@@ -158,7 +158,7 @@ def test_the_memory_of_public_sizes_is_planned_as_it_is_taken(name: str) -> None
         plan_memory(model.shape, torch.bfloat16, page_size=16, max_rows=64, kv_cache_bytes=longest * 16 * kv_bytes)
     # A slot has room for the largest image and no more, and takes megabytes beside gigabytes of weights.
     assert patches.input_shape == (images.most_patches, images.patch_bytes)
-    assert sum(one.nbytes for one in vars(buffers).values()) < 64 * 2**20
+    assert sum(one.nbytes for some in buffers for one in vars(some).values()) < 64 * 2**20
     assert prompts.activation_bytes(4096) < 2 * 2**30
 
 

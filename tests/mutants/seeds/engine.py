@@ -192,8 +192,8 @@ MUTANTS = [
     Mutant(
         "work is spent on the expired while others of them are ended",
         "scheduler/scheduler.py",
-        "admit=not ended or self._next_deadline > now",
-        "admit=True",
+        "admit = not ended or self._next_deadline > now",
+        "admit = True",
         "tests/engine/test_requests.py",
     ),
     Mutant(
@@ -254,8 +254,8 @@ MUTANTS = [
     Mutant(
         "priority: no launch pays for time that the device was kept free",
         "scheduler/realtime.py",
-        "self.arrivals.note_launch(realtime=realtime)",
-        "pass",
+        "= 0\n        self.arrivals.note_launch(realtime=realtime)\n",
+        "= 0\n",
         "tests/engine/test_requests.py tests/policy",
     ),
     Mutant(
@@ -468,5 +468,19 @@ MUTANTS = [
         "    if ids and not 0 <= min(ids)",
         "    if False and not 0 <= min(ids)",
         RUNS,
+    ),
+    Mutant(
+        "decode steps wait for images that are encoded beside them",
+        "engine/core.py",
+        "moved |= self._commit_encodings(wait=False)",
+        "moved |= self._commit_encodings(wait=True)",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "an engine is idle while images are encoded beside nothing",
+        "engine/core.py",
+        "return self.pipeline.in_flight + beside",
+        "return self.pipeline.in_flight",
+        "tests/engine/test_beside.py",
     ),
 ]

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import CORE, SIMULATION, Mutant
 
 RANKS = "tests/models/test_parallel.py tests/runner/ranks/test_model_runner.py"
+BESIDE = "tests/runner/test_beside.py"
 STORED = "tests/runner/test_stored_images.py"
 MUTANTS = [
     Mutant(
@@ -130,7 +131,7 @@ MUTANTS = [
     Mutant(
         "the forward pass does not wait for its rows",
         "runner/step_executor.py",
-        "        device.compute.wait(slot.uploaded)\n",
+        "        stream.wait(slot.uploaded)\n",
         "",
         SIMULATION,
     ),
@@ -144,9 +145,37 @@ MUTANTS = [
     Mutant(
         "the host reads results before they have come",
         "runner/step_executor.py",
-        '(slot.forward_ended if step.kind == "encode" else slot.copied).wait()',
-        "slot.forward_ended.wait()",
+        "        slot.copied.wait()\n",
+        "        slot.forward_ended.wait()\n",
         SIMULATION,
+    ),
+    Mutant(
+        "an image is forgotten while a stream beside the others still encodes it",
+        "runner/step_executor.py",
+        "        self._encoder_stream.run(lambda: self._model_runner.forget(job))\n",
+        "        self._device.compute.run(lambda: self._model_runner.forget(job))\n",
+        f"{BESIDE} {SIMULATION}",
+    ),
+    Mutant(
+        "features are freed before the prompts that read them have run",
+        "runner/step_executor.py",
+        "            self._encoder_stream.wait(self._prompts_queued)\n",
+        "",
+        f"{BESIDE} {SIMULATION}",
+    ),
+    Mutant(
+        "two encode steps beside the others have one slot",
+        "runner/step_executor.py",
+        "EncoderSlot(index, device) for index",
+        "EncoderSlot(0, device) for index",
+        f"{BESIDE} {SIMULATION}",
+    ),
+    Mutant(
+        "images are encoded on the compute stream though they should be beside it",
+        "runner/step_executor.py",
+        "            self._encoder_stream = device.encode\n",
+        "",
+        BESIDE,
     ),
     Mutant(
         "a failed launch leaves its slot while the device still reads it",

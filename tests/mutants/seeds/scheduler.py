@@ -491,4 +491,32 @@ MUTANTS = [
         "for sequence in first:",
         "tests/simulation",
     ),
+    Mutant(
+        "a prompt reads features that are still encoded beside it",
+        "scheduler/scheduler.py",
+        "        if not self.limits.encodes_beside:  # else",
+        "        if True:  # else",
+        f"tests/engine/test_beside.py {SIMULATION}",
+    ),
+    Mutant(
+        "bulk images that are encoded beside other steps get no turn",
+        "scheduler/realtime.py",
+        "due = self._overtaking_encodings >= BULK_TURN",
+        "due = False",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "a real-time image waits for a long launch of bulk ones",
+        "scheduler/realtime.py",
+        "PauseBudget(self.limits.launch_budget_s if self.is_near(now) else math.inf)",
+        "PauseBudget()",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "bulk images are launched in the moments before a real-time one",
+        "scheduler/realtime.py",
+        "if self.kept_idle_until is None or due:",
+        "if True:",
+        "tests/engine/test_beside.py",
+    ),
 ]

@@ -1,0 +1,225 @@
+"""Images that are encoded beside the other steps."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import photonlite
+from photonlite.errors import EngineDiedError, StepError
+from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
+from tests.engine.fakes import Bench, FakeImage, ends_at
+from tests.models.qwen import tiny as qwen
+from tests.serving import GUARD, counters, make_image, on_thread
+
+DESK = Path(__file__).parents[2] / "assets/desk.png"
+
+
+def beside(length: int = 60, **options: Any) -> Bench:
+    """A bench whose encode steps end only when they are waited for."""
+    bench = Bench(ends_at(length), encodes_beside=True, **options)
+    bench.runner.encodes_last = True
+    return bench
+
+
+def kinds(bench: Bench) -> list[str]:
+    return [step.kind for step in bench.runner.steps]
+
+
+def encoded(bench: Bench) -> list[list[str]]:
+    """Images of each encode step."""
+    return [[group.job.key for group in step.plan.groups] for step in bench.runner.steps if step.kind == "encode"]
+
+
+def urgent(bench: Bench) -> RealtimePolicy:
+    bench.scheduler.prioritise()
+    policy = bench.scheduler.policy
+    assert isinstance(policy, RealtimePolicy)
+    return policy
+
+
+def test_decoding_goes_on_while_an_image_is_encoded_and_its_prompt_waits_for_the_end() -> None:
+    bench = beside()
+    bench.ask()
+    bench.core.tick()
+    bench.ask(image=FakeImage("a"))
+    for _ in range(10):
+        bench.core.tick()
+    assert kinds(bench) == ["prefill", "decode", "encode", *["decode"] * 9]
+    bench.runner.encodes_last = False
+    bench.core.tick()
+
+    assert kinds(bench)[-1] == "prefill"
+    bench.run()
+    assert [len(one.tokens) for one in bench.sequences] == [60, 60]
+    assert bench.core.metrics.steps["encode"] == 1
+    assert bench.everything_is_free()
+
+
+def test_the_engine_waits_for_an_encode_step_where_there_is_nothing_else_to_do() -> None:
+    bench = beside(2)
+    sink = bench.ask(image=FakeImage("a"))
+    assert bench.core.tick()
+    assert not bench.core.idle
+    assert [step.kind for step in bench.core.in_flight] == ["encode"]
+    assert bench.core.tick()
+    assert bench.core.tick()
+    bench.run()
+
+    assert kinds(bench)[:2] == ["encode", "prefill"]
+    assert len(sink.ends) == 1
+    assert bench.core.idle
+
+
+def test_a_cancelled_request_leaves_the_engine_busy_until_its_image_is_encoded() -> None:
+    bench = beside()
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.core.cancel(bench.sequences[0])
+    assert not bench.core.open
+    assert not bench.core.idle
+    bench.run()
+
+    assert [job.key for job in bench.runner.forgotten] == ["a"]
+    assert bench.core.idle
+    assert bench.everything_is_free()
+
+
+def test_at_most_two_encode_steps_are_in_flight() -> None:
+    bench = beside()
+    bench.ask()
+    bench.core.tick()
+    for number in range(6):
+        bench.ask(image=FakeImage(str(number)))
+    for _ in range(6):
+        bench.core.tick()
+
+    assert len(encoded(bench)) == 2
+    assert {step.slot for step in bench.core.encodings.in_flight} == {0, 1}
+
+
+def test_images_are_cut_while_there_is_no_room_to_encode_them() -> None:
+    bench = beside()
+    bench.ask()
+    for number in range(6):
+        bench.ask(image=FakeImage(str(number)))
+    for _ in range(4):
+        bench.core.tick()
+    assert bench.core.encodings.full
+    late = FakeImage("late", cut=False)
+    bench.ask(image=late)
+    bench.core.tick()
+
+    assert late.asked
+
+
+@pytest.mark.parametrize("call", ["launch", "collect"])
+def test_a_failing_encode_step_ends_the_requests_about_its_images_alone(call: str) -> None:
+    bench = beside(9)
+    bench.ask()
+    bench.core.tick()
+    bench.ask(image=FakeImage("a"))
+    bench.runner.fails = {(call, 2)}  # behind a prompt and a decode step
+    bench.core.tick()
+    bench.runner.encodes_last = False
+    bench.run()
+
+    assert bench.runner.steps[-1].kind == "decode"
+    assert [type(one.error) for one in bench.sequences] == [type(None), StepError]
+    assert [job.key for job in bench.runner.forgotten] == ["a"]
+    assert bench.everything_is_free()
+
+
+def test_the_engine_dies_of_three_encode_steps_that_fail_in_a_row() -> None:
+    bench = beside()
+    bench.runner.fails = {("collect", number) for number in range(9)}
+    for number in range(9):
+        bench.ask(image=FakeImage(str(number)))
+    with pytest.raises(EngineDiedError):
+        bench.run()
+
+
+def realtime(waiting: int) -> Bench:
+    """A bulk request is decoded, and images of further ones wait."""
+    bench = beside(400)
+    bench.ask()
+    bench.core.tick()
+    for number in range(waiting):
+        bench.ask(image=FakeImage(f"bulk {number}"))
+    bench.runner.encodes_last = False
+    return bench
+
+
+def test_realtime_images_are_encoded_first_and_bulk_ones_have_their_turns() -> None:
+    bench = beside(2)
+    urgent(bench)
+    bench.ask(image=FakeImage("bulk"))
+    for number in range(3 * BULK_TURN):
+        bench.ask(image=FakeImage(f"robot {number}"), realtime=True)
+    bench.run()
+    order = encoded(bench)
+    place = next(index for index, images in enumerate(order) if images == ["bulk"])
+
+    assert place == BULK_TURN
+    assert all("robot" in images[0] for images in order[:place])
+
+
+@pytest.mark.parametrize(("near", "crops"), [(False, 6), (True, 2)])
+def test_a_launch_of_bulk_images_is_short_while_realtime_requests_are_near(near: bool, crops: int) -> None:
+    bench = realtime(4)
+    urgent(bench).is_near = lambda now: near  # type: ignore[method-assign]
+    bench.scheduler.policy.crops.per_unit = 0.002  # and 4 ms are allowed
+    bench.core.tick()
+
+    assert [step.plan.crops for step in bench.core.encodings.in_flight] == [crops]
+
+
+def test_no_bulk_image_is_launched_in_the_moments_before_a_realtime_one() -> None:
+    bench = realtime(1)
+    policy = urgent(bench)
+    policy.arrivals.idle_until = lambda *args, **options: 1e9  # type: ignore[method-assign]
+    bench.core.tick()
+    assert not encoded(bench)
+    policy._overtaking_encodings = BULK_TURN
+    bench.core.tick()
+
+    assert encoded(bench) == [["bulk 0"]]
+
+
+def answers(model: photonlite.VisionModel, images: list[Any]) -> list[Any]:
+    """Ask about images at the same time, and about each again."""
+    asked = [(image, number) for number in range(3) for image in images]
+    waiting = [on_thread(partial(model.query, image, "What is it, " + "and why " * number)) for image, number in asked]
+    return [answer.result(GUARD)["answer"] for answer in waiting]
+
+
+def engines(source: Path | None, **settings: Any) -> dict[str, photonlite.VisionModel]:
+    engine: Any = {"cpu_threads": 1, "max_output_tokens": 24, "max_input_tokens": 700, **settings}
+    return {
+        way: photonlite.load(source, device="cpu", engine=engine | {"encoding": way}) for way in ("turns", "beside")
+    }
+
+
+def compare(models: dict[str, photonlite.VisionModel], images: list[Any]) -> None:
+    with models["turns"] as turns, models["beside"] as model:
+        expected = answers(turns, images)
+        with model.trace() as trace:
+            assert answers(model, images) == expected
+        assert len(set(expected)) > 1
+        tracks = {span.track for span in trace.spans if span.name == "encode"}
+        assert tracks == {"encode"}
+        assert counters(model)["steps"]["encode"] == len([span for span in trace.spans if span.name == "encode"])
+
+
+def test_the_shipped_checkpoint_answers_the_same() -> None:
+    compare(engines(None), [DESK, make_image(1, (300, 200)), make_image(2, (120, 400))])
+
+
+@pytest.mark.parametrize("family", ["2.5", "3"])
+def test_qwen_answers_the_same_about_several_images(family: str, tmp_path: Path) -> None:
+    folder = qwen.save(qwen.reference_model(family), tmp_path, family)
+    images = [make_image(number, size) for number, size in enumerate([(280, 200), (70, 50), (140, 210)])]
+    compare(engines(folder, max_input_tokens=276, page_size=4), [images[:2], images[1:], images[0]])
+
+

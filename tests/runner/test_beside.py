@@ -1,0 +1,114 @@
+"""Encode steps beside the others: on which stream their work runs, and what waits for it."""
+
+from collections.abc import Sequence as ListLike
+from typing import Any
+
+import numpy as np
+
+from photonlite.batch import CropGroup, EncodeJob, ScheduledBatch, Step
+from photonlite.images.crops import ImageCrops
+from photonlite.observe.trace import Tracer
+from photonlite.runner.slots import EncoderSlot
+from photonlite.runner.step_executor import StepExecutor
+from tests.device.simulated import SimulatedDevice
+from tests.runner.test_step_executor import SHAPE
+
+
+class Encoder:
+    """A model runner that encodes: the features of a job are the crops that were uploaded for it."""
+
+    shape = SHAPE
+    vocab_size = 40
+
+    def __init__(self) -> None:
+        self.uploaded: dict[int, list[int]] = {}
+        self.features: dict[int, int] = {}
+
+    def upload_crops(self, slot: EncoderSlot, groups: ListLike[CropGroup]) -> None:
+        self.uploaded[slot.index] = [group.job.number for group in groups]
+
+    def encode(self, slot: EncoderSlot, groups: ListLike[CropGroup]) -> None:
+        for group, crops in zip(groups, self.uploaded[slot.index], strict=True):
+            self.features[group.job.number] = crops
+
+    def forget(self, job: EncodeJob) -> None:
+        self.features.pop(job.number, None)
+
+
+class Rig:
+    """An executor on a device that runs nothing before it is told to."""
+
+    def __init__(self, tracer: Tracer | None = None) -> None:
+        self.device = SimulatedDevice(0, encodes_beside=True)
+        self.device._eagerness = 0.0
+        self.runner = Encoder()
+        self.executor = StepExecutor(self.device, self.runner, 1, tracer, encodes_beside=True)  # type: ignore[arg-type]
+
+    def launch(self, number: int) -> tuple[Step, EncodeJob]:
+        leader: Any = None
+        job = EncodeJob(number, str(number), ImageCrops(np.zeros((1, 2, 2, 3), np.uint8), (1, 1)), leader)
+        step = Step(number, ScheduledBatch("encode", groups=(CropGroup(job, 0, 1),)), number % 2)
+        self.executor.launch(step)
+        return step, job
+
+    def run(self, *streams: Any) -> None:
+        while self.device.step(streams):
+            pass
+
+
+def test_an_image_is_encoded_while_the_compute_stream_is_busy() -> None:
+    rig = Rig()
+    done: list[str] = []
+    rig.device.compute.run(lambda: done.append("a decode step"))
+    step, _ = rig.launch(0)
+    assert not rig.executor.has_ended(step)
+    rig.run(rig.device.upload, rig.device.encode)
+
+    assert rig.executor.has_ended(step)
+    assert rig.executor.collect(step) == []
+    assert rig.runner.features == {0: 0}
+    assert step.device_s > 0
+    assert not done
+
+
+def test_two_encode_steps_in_flight_have_buffers_of_their_own() -> None:
+    rig = Rig()
+    rig.launch(0)
+    rig.launch(1)
+    rig.run(rig.device.upload)
+    rig.run(rig.device.encode)
+
+    assert rig.runner.features == {0: 0, 1: 1}
+
+
+def test_an_image_that_is_dropped_while_it_is_encoded_leaves_nothing() -> None:
+    rig = Rig()
+    _, job = rig.launch(0)
+    rig.executor.forget(job)
+    rig.run(rig.device.compute)
+    rig.device.drain()
+
+    assert not rig.runner.features
+
+
+def test_features_stay_until_the_prompts_that_read_them_have_run() -> None:
+    rig = Rig()
+    step, job = rig.launch(0)
+    rig.executor.collect(step)
+    seen: list[dict[int, int]] = []
+    rig.device.compute.run(lambda: seen.append(dict(rig.runner.features)))
+    rig.executor.forget(job)
+    rig.run(rig.device.encode)
+    rig.device.drain()
+
+    assert seen == [{0: 0}]
+    assert not rig.runner.features
+
+
+def test_a_trace_has_a_track_of_its_own_for_such_steps() -> None:
+    tracer = Tracer()
+    rig = Rig(tracer)
+    step, _ = rig.launch(0)
+    rig.executor.collect(step)
+
+    assert [(span.track, span.name) for span in tracer.spans()] == [("upload", "crops"), ("encode", "encode")]
