@@ -13,8 +13,8 @@ Encoding and prefills take turns at the beginning of a pause, so that neither st
 that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: none behind it may
 take them.
 
-Where images are encoded beside the other steps (`Limits.encodes_beside`), these are decode steps and prompts alone. A
-launch of images then holds as many crops as it may: no sequence waits for it but those that it is for.
+Where images are encoded beside the other steps (`Limits.encodes_beside`), pauses are for prompts alone. A launch of
+images then holds as many crops as it may: only the requests about them wait for it.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
@@ -299,8 +299,9 @@ class FifoPolicy:
 
     def _begin_images(self, queue: WaitingQueue) -> None:
         """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
-        for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
-            self._end(queue, sequence, error)
+        if queue.wants_images:
+            for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
+                self._end(queue, sequence, error)
 
     def _plan_prefill(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""

@@ -173,6 +173,15 @@ def test_a_long_legend_stays_inside_a_narrow_image():
     assert (np.asarray(image)[-150:, -30:] == PAPER).all()
 
 
+def test_images_that_are_encoded_beside_the_steps_have_a_row_of_their_own() -> None:
+    spans = [Span("compute", "forward", 0.0, 0.01, {}), Span("encode", "encode", 0.002, 0.008, {})]
+    without, image = draw_timeline(spans[:1]), draw_timeline(spans)
+
+    assert image.height >= without.height + timeline.HEIGHTS["encode"] + timeline.GAP
+    assert timeline.COLORS["encode"] in {color for _, color in image.getcolors(1 << 20) or ()}
+    assert timeline.COLORS["encode"] not in {color for _, color in without.getcolors(1 << 20) or ()}
+
+
 def test_an_empty_trace_gives_an_image_that_says_so(monkeypatch, tmp_path):
     written = texts_of(monkeypatch, [], tmp_path / "empty.png", title="nothing")
     assert written == ["nothing", "No spans recorded."]

@@ -95,6 +95,17 @@ def test_a_saved_trace_has_named_ordered_tracks_and_complete_events_in_microseco
     assert trace["otherData"] == {"dropped_spans": 1}
 
 
+def test_images_that_are_encoded_beside_the_steps_have_a_track_of_their_own(tmp_path):
+    tracer = Tracer()
+    tracer.span("encode", "encode", 1.0, 2.0, step=3)
+    tracer.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+    [number] = [event["tid"] for event in events if event["args"].get("name") == "encode"]
+    assert [event["tid"] for event in events if event["ph"] == "X"] == [number]
+    assert busy_share(tracer.spans()) == 0  # of the compute stream
+
+
 def test_a_path_that_ends_in_gz_is_compressed(tmp_path):
     tracer = Tracer()
     tracer.span("host", "plan", 1.0, 2.0)
