@@ -111,7 +111,7 @@ class EngineConfig:
             as `launch_budget_s`, or half a decode step, has time for beside what is decoded, by measurements.
         encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
-            same. On a card it takes more memory: images and steps cannot share their activations.
+            same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured; larger batches run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.

@@ -231,7 +231,7 @@ def in_passing(work: Callable[[], _T]) -> _T:
 
     OpenMP keeps a team of threads for every live thread that has ever computed in parallel. When all teams together
     have more threads than the machine has cores, GNU's OpenMP lets them sleep between operations, and each takes
-    longer. So the engine's thread must have the only team.
+    longer. So the engine's thread must have the only team; images that are encoded beside the steps bring a second one.
     """
     outcome: Future[_T] = Future()
 

@@ -10,6 +10,9 @@ import torch
 
 from photonlite.device.base import Array
 
+PRIORITY = -1
+"""Of forward passes, before whatever else is ready to run; copies have engines of their own."""
+
 _BASE_TRIES = 5
 
 
@@ -19,8 +22,7 @@ class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         torch.cuda.synchronize(device)
-        # Kernels of a forward pass go before whatever else is ready to run; copies have engines of their own.
-        self.compute = CudaStream(_make_stream(device, priority=-1))
+        self.compute = CudaStream(_make_stream(device, PRIORITY))
         self.upload = CudaStream(_make_stream(device))
         self.download = CudaStream(_make_stream(device))
         self.swap = CudaStream(_make_stream(device))

@@ -12,6 +12,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import EngineConfig
 from photonlite.device.cpu import compute_threads
+from photonlite.device.cuda import PRIORITY
 from photonlite.device.names import open_device
 from photonlite.engine.core import EngineCore
 from photonlite.errors import SettingsError
@@ -173,11 +174,11 @@ def _crop_encoder(
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
     capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
-    others = CudaCapturer(where) if config.encoding == "beside" else capturer  # but for those that run beside them
+    others = CudaCapturer(where, PRIORITY) if config.encoding == "beside" else capturer  # but for those beside them
     spec = model.crop_spec
     if not isinstance(spec, CropSpec):
         sized = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
-        with plan_free_attention():
+        with plan_free_attention(where):
             return sized, others, sized.capture(capturer)
     crops = cast(CropEncoder, encoder)
     graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)

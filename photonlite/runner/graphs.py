@@ -67,9 +67,11 @@ class Capturer(Protocol):
 
 
 class CudaCapturer:
-    def __init__(self, device: torch.device) -> None:
+    """Captures on a stream of its own, whose priority the kernels of its graphs keep on whichever stream they run."""
+
+    def __init__(self, device: torch.device, priority: int = 0) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:

@@ -15,7 +15,7 @@ does, row by row in attention. Words are embedded inside the pass; images, and t
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -220,7 +220,7 @@ class Prefill:
         attention = prompt_attention(self._cache, rows, slots, self._table)
         features = () if deepstack is None or not any(row.images for row in rows) else (deepstack[:, None],)
         positions = positions if turns is None else turns.T
-        with plan_free_attention():
+        with plan_free_attention(x.device):
             self._hidden.copy_(model.forward(x[None], positions, attention, *features)[0, last])
 
 
@@ -356,6 +356,11 @@ def _gather(pages: Tensor, table: Tensor, count: int, dtype: torch.dtype, scale:
     return dequantise(found, dtype, scale)[None]
 
 
-def plan_free_attention() -> AbstractContextManager[None]:
-    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11)."""
+def plan_free_attention(device: torch.device) -> AbstractContextManager[None]:
+    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11).
+
+    The choice holds for all threads, of which a CPU may have two inside such blocks.
+    """
+    if device.type == "cpu":
+        return nullcontext()
     return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])

@@ -11,7 +11,7 @@ Images are encoded by steps on the compute stream, or beside these, on a stream 
 for: the host sees the end of an encode step before it launches what reads its features.
 
 ```
-encode     upload: copy crops ─● uploaded ─> encode: forward ─● forward_ended      the host asks now and then
+encode     encode: copy crops, forward ─● forward_ended                                 the host asks now and then
 forget     compute: ... prompts ─● prompts_queued ─> encode: free features         later encode steps reuse the memory
 ```
 
@@ -187,7 +187,10 @@ class StepExecutor:
         return [self._outcome(step, slot, index, result) for index, result in enumerate(results)]
 
     def has_ended(self, step: Step) -> bool:
-        return self._encoder_slots[step.slot].forward_ended.done
+        try:
+            return self._encoder_slots[step.slot].forward_ended.done
+        except Exception:  # the device is lost, which `collect` raises
+            return True
 
     def transfer(self, transfer: Transfer) -> None:
         if transfer.direction == "in":
@@ -236,7 +239,9 @@ class StepExecutor:
 
     def _launch_encode(self, step: Step, slot: EncoderSlot) -> None:
         groups, stream = step.plan.groups, self._encoder_stream
-        self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups), stream)
+        # Beside others it copies on its own stream: rows and masks of steps would have to wait behind large images.
+        copies = stream if self._encodes_beside else self._device.upload
+        self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups), stream, copies)
         self._run(step, stream, lambda: self._model_runner.encode(slot, groups))
         stream.record(slot.forward_ended)
         _raise(step, slot)
@@ -257,23 +262,24 @@ class StepExecutor:
             runner.prefill(slot, plan)
             runner.copy_pages(plan.saves)
 
-        self._upload(step, slot, upload, self._device.compute)
+        self._upload(step, slot, upload, self._device.compute, self._device.upload)
         self._run(step, self._device.compute, forward)
 
     def _launch_decode(self, step: Step, slot: Slot) -> None:
-        plan = step.plan
-        step.padded, step.graphed = self._model_runner.padded(len(plan.rows))
+        plan, runner, device = step.plan, self._model_runner, self._device
+        step.padded, step.graphed = runner.padded(len(plan.rows))
         self._fill_rows(plan, slot, step.padded)
         step.graphed = step.graphed and not slot.adapted
-        self._upload(step, slot, lambda: self._model_runner.upload_rows(slot, step.padded), self._device.compute)
-        self._run(step, self._device.compute, lambda: self._model_runner.decode(slot, step.padded))
+        self._upload(step, slot, lambda: runner.upload_rows(slot, step.padded), device.compute, device.upload)
+        self._run(step, device.compute, lambda: runner.decode(slot, step.padded))
 
-    def _upload(self, step: Step, slot: EncoderSlot, work: Callable[[], None], stream: Stream) -> None:
-        """Queue a copy to the device that the forward pass, on `stream`, waits for."""
-        device = self._device
-        device.upload.record(slot.upload_begun)
-        self._run(step, device.upload, work)
-        device.upload.record(slot.uploaded)
+    def _upload(
+        self, step: Step, slot: EncoderSlot, work: Callable[[], None], stream: Stream, copies: Stream
+    ) -> None:
+        """Queue a copy to the device, on `copies`, that the forward pass, on `stream`, waits for."""
+        copies.record(slot.upload_begun)
+        self._run(step, copies, work)
+        copies.record(slot.uploaded)
         stream.wait(slot.uploaded)
         stream.record(slot.forward_begun)
 
@@ -402,10 +408,11 @@ class StepExecutor:
             begun, seconds = self._device.time_of(start), self._device.elapsed(start, end)
             self._tracer.span(track, name, begun, begun + seconds, step=step.number, **notes)
 
-        span("upload", "rows" if step.kind != "encode" else "crops", slot.upload_begun, slot.uploaded)
         named, beside = step.kind, step.plan.known_positions if step.kind == "mixed" else 0
         notes = {"prompts": beside} if beside else {}
         track: Track = "encode" if named == "encode" and self._encodes_beside else "compute"
+        copies: Track = "upload" if track == "compute" else track
+        span(copies, "rows" if named != "encode" else "crops", slot.upload_begun, slot.uploaded)
         span(track, "forward" if named == "decode" else named, slot.forward_begun, slot.forward_ended, **notes)
         if isinstance(slot, Slot) and named != "encode":
             span("compute", "finalize", slot.finalize_begun, slot.finalize_ended)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
+from photonlite.device.cuda import PRIORITY
 from photonlite.images.crops import CropSpec
 from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.columns import PENDING_COLUMNS
@@ -163,7 +164,7 @@ class TorchModelRunner:
 
         self._graphs = DecodeGraphs(options, depth=len(self._buffers), max_rows=self.shape.max_rows)
         with torch.inference_mode():
-            capturer = capturer or CudaCapturer(self._device)
+            capturer = capturer or CudaCapturer(self._device, PRIORITY)
             report = self._prefill.capture(capturer)  # larger, so captured before the others
             variants = WORD_VARIANTS
             if self._model.numbers is not None:
@@ -185,7 +186,7 @@ class TorchModelRunner:
         if capturer is None:
             if not half or not has_triton(self._device):
                 return None
-            capturer = CudaCapturer(self._device)
+            capturer = CudaCapturer(self._device, PRIORITY)
         adapted = AdaptedSteps(buffers, self.adapters, self._plain_step)
         report = adapted.capture(capturer, self._graphs.sizes)
         self._captured = adapted
@@ -211,7 +212,7 @@ class TorchModelRunner:
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         bank = self._bank(any(group.adapter_slot for group in groups))
         counting = counting_in(self._encoder_counters)  # other kernels may run at the same time
-        with self._spread_over(self._images.work(groups)), plan_free_attention(), counting:
+        with self._spread_over(self._images.work(groups)), plan_free_attention(self._device), counting:
             self._images.encode(self._crops[slot.index], groups, bank)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
@@ -283,7 +284,7 @@ class TorchModelRunner:
     def rehearse(self, positions: int, images: int) -> None:
         """Run the largest launches on the scratch page beside features of so many images, to measure memory."""
         buffers, rows = self._buffers[0], self.shape.max_rows
-        with torch.inference_mode(), plan_free_attention():
+        with torch.inference_mode(), plan_free_attention(self._device):
             kept = self._images.encode_most(self._crops[0], images)
             if self._encodes_beside and self._device.type == "cuda":
                 # What the encoder needs for a moment is in use while the others run.

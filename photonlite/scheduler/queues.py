@@ -146,8 +146,8 @@ class EncoderQueue:
         taken = copied = 0
         for job in self.jobs_of(queue):
             left = job.total - job.launched
-            if left == 0 or not self._adapters.hold(job.leader):
-                continue
+            if left == 0 or job.leader.finalized or not self._adapters.hold(job.leader):
+                continue  # of one that has ended in this plan the next one finds an heir
             if taken >= room or ((taken >= enough or (taken and job.is_whole)) and taken + left > room):
                 break
             if job.launched == 0:

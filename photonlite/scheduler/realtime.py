@@ -31,7 +31,8 @@ bulk, soon         nothing                            at its turn: launch_budget
 real-time          max_pause_s                        launch_budget_s                unlimited
 ```
 
-Near means that real-time requests are open or come again and again, soon that one is about to be ready.
+Near means that real-time requests are open or come again and again, soon that one is about to be ready, or that its
+image is being encoded beside the steps.
 """
 
 import math
@@ -217,7 +218,7 @@ class RealtimePolicy(FifoPolicy):
         """Return what there is time for on behalf of bulk and of real-time requests: the table of this module."""
         limits, near = self.limits, self.is_near(now)
         short = limits.launch_budget_s
-        soon = self.kept_idle_until is not None
+        soon = self.kept_idle_until is not None or self._encodes_urgent
         if not decoding:
             return _NOTHING if soon else PauseBudget(short if near else math.inf), PauseBudget()
         if soon:
@@ -228,6 +229,12 @@ class RealtimePolicy(FifoPolicy):
             waiting = len(self.urgent) + len(self.bulk)
             bulk = self.pause(short if near else self.pause_s(waiting, decoding))
         return bulk, self.pause(short if urgent_decodes else max(short, limits.max_pause_s))
+
+    @property
+    def _encodes_urgent(self) -> bool:
+        """Whether a real-time image is encoded beside the steps, behind which its prompt is to come at once."""
+        jobs = self.encoder.jobs.values() if self.limits.encodes_beside else ()
+        return any(job.leader.realtime and job.launched > 0 and not job.encoded for job in jobs)
 
     @property
     def mixes(self) -> bool:
@@ -253,11 +260,12 @@ class RealtimePolicy(FifoPolicy):
     def plan_decode(self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS) -> ScheduledBatch | None:
         able = [one for one in decoding if not one.preempting] if decoding and decoding[0].realtime else decoding
         both = bool(able) and able[0].realtime != able[-1].realtime
-        if both and self._steps_without_bulk >= BULK_STEP:
+        if turn := both and self._steps_without_bulk >= BULK_STEP:
             self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
         batch = super().plan_decode(decoding, prompts)
         if both:
-            has_bulk = batch is not None and any(not row.sequence.realtime for row in batch.rows)
+            # What has just come back, and rides alone, is nobody's turn.
+            has_bulk = turn and batch is not None and any(not row.sequence.realtime for row in batch.rows)
             self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
         return batch
 

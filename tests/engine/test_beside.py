@@ -114,6 +114,26 @@ def test_images_are_cut_while_there_is_no_room_to_encode_them() -> None:
     assert late.asked
 
 
+def test_no_bulk_prompt_comes_between_a_realtime_image_and_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = beside()
+    policy = urgent(bench)
+    monkeypatch.setattr(policy.arrivals, "idle_until", lambda *_, **__: None)
+    bench.ask()
+    bench.core.tick()
+    robot = FakeImage("robot")
+    bench.ask(image=robot, realtime=True)
+    bench.core.tick()
+    for _ in range(3):
+        bench.ask()
+    for _ in range(4):
+        bench.core.tick()
+    assert kinds(bench) == ["prefill", "decode", "encode", *["decode"] * 4]
+    bench.runner.encodes_last = False
+    bench.core.tick()
+
+    assert [row.sequence.number for row in bench.runner.steps[-1].rows] == [1]
+
+
 @pytest.mark.parametrize("call", ["launch", "collect"])
 def test_a_failing_encode_step_ends_the_requests_about_its_images_alone(call: str) -> None:
     bench = beside(9)

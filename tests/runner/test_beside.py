@@ -105,10 +105,23 @@ def test_features_stay_until_the_prompts_that_read_them_have_run() -> None:
     assert not rig.runner.features
 
 
+def test_an_error_of_the_device_that_is_asked_for_the_end_comes_out_where_the_step_is_collected() -> None:
+    class Lost:
+        @property
+        def done(self) -> bool:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    rig = Rig()
+    step, _ = rig.launch(0)
+    rig.executor._encoder_slots[0].forward_ended = Lost()  # type: ignore[assignment]
+
+    assert rig.executor.has_ended(step)
+
+
 def test_a_trace_has_a_track_of_its_own_for_such_steps() -> None:
     tracer = Tracer()
     rig = Rig(tracer)
     step, _ = rig.launch(0)
     rig.executor.collect(step)
 
-    assert [(span.track, span.name) for span in tracer.spans()] == [("upload", "crops"), ("encode", "encode")]
+    assert [(span.track, span.name) for span in tracer.spans()] == [("encode", "crops"), ("encode", "encode")]

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from photonlite.batch import CropGroup, ScheduledBatch
+from photonlite.request import IMAGE, Request, SamplingSettings, Token
 from photonlite.scheduler.adapters import AdapterLoad, AdapterSlots
-from photonlite.sequence import Sequence
+from photonlite.sequence import ImageSpan, Sequence
 from tests.cache.sequences import adapter_of, sequence
+from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
 
 
 def ask(adapter: str = "", *, realtime: bool = False) -> Sequence:
@@ -264,3 +266,22 @@ def test_those_behind_one_that_has_ended_are_asked_again() -> None:
     slots.release(other)
     assert slots.take_unblocked() == [again]
     assert slots.hold(again)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_request_one_of_whose_images_cannot_be_cut_gives_its_slot_back_and_encodes_nothing(beside: bool) -> None:
+    bench, loads = Bench(ends_at(3), encodes_beside=beside), list[AdapterLoad]()
+    bench.core.load_adapter = loads.append
+    good, bad = FakeImage("good"), FakeImage("bad", cut=False)
+    prompt = (Token(1), IMAGE, IMAGE, Token(2))
+    request = Request("query", prompt, Words(3), 3, SamplingSettings(), adapter=adapter_of("x"))
+    inside = (ImageSpan(bad, PREFIX + 1, PREFIX + 3),)
+    bench.hand_in(Sequence(0, request, FakeSink(), PREFIX, good, inside=inside))
+    bench.core.tick()
+    for load in loads:
+        bench.core.note_adapter(load)
+    bad.failure = ValueError("it cannot be cut")
+    bench.run()
+
+    assert bench.scheduler.adapters.held == 0
+    assert bench.runner.steps == []

@@ -20,7 +20,7 @@ AT_LEAST = {
     "bulk's turns": 2_000,
     "budgets above the allocation": 20_000,
     "budgets below the allocation": 20_000,
-    "calm runs with a cache": 100,
+    "calm runs with a cache": 60,
     "cancelled after its end": 100,
     "cancelled after pre-emption": 20,
     "cancelled as a zombie": 200,

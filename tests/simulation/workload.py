@@ -281,7 +281,7 @@ class Workload:
 def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     """Draw a configuration for requests of at most so many positions."""
     page_size = random.choice((1, 2, 4, 4, 8))
-    max_batch = random.choice((1, 2, 3, 4, 6, 8, 12, 16, 20))
+    max_batch = random.choice((1, 2, 3, 4, 8, 12, 12, 16, 20))
     alone = -(-longest // page_size)
     few, many, plenty = alone + random.randrange(-1, alone + 2), alone * (max_batch + 3), alone * 50
     usable = random.choices((few, many, plenty), (6, 3, 1))[0]

@@ -213,10 +213,8 @@ MUTANTS = [
     Mutant(
         "priority: the device is not kept free for the next frame",
         "scheduler/realtime.py",
-        """soon = self.kept_idle_until is not None
-""",
-        """soon = False
-""",
+        "soon = self.kept_idle_until is not None or",
+        "soon =",
         "tests/engine/test_requests.py",
     ),
     Mutant(

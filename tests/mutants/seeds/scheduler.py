@@ -519,4 +519,18 @@ MUTANTS = [
         "if True:",
         "tests/engine/test_beside.py",
     ),
+    Mutant(
+        "beside: bulk prompts come between a real-time image and its prompt",
+        "scheduler/realtime.py",
+        " or self._encodes_urgent",
+        "",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "adapters: the leader of an image takes a slot again though it has ended",
+        "scheduler/queues.py",
+        "or job.leader.finalized or",
+        "or",
+        "tests/scheduler/test_adapters.py",
+    ),
 ]
