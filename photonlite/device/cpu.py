@@ -40,6 +40,9 @@ WORTH: Final = 2**22  # multiplications in a product from which threads pay off:
 _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll")  # which link to PyTorch's OpenMP
 
 
+_START_S: Final = 5.0  # seconds in which a thread begins to run
+
+
 class CpuDevice:
     """Five worker threads, which finish their work and end when the device is dropped, or with the program.
 
@@ -234,8 +237,10 @@ def in_passing(work: Callable[[], _T]) -> _T:
     longer. So the engine's thread must have the only team; images that are encoded beside the steps bring a second one.
     """
     outcome: Future[_T] = Future()
+    begun: Future[int] = Future()
 
     def run() -> None:
+        begun.set_result(threading.get_ident())
         try:
             with compute_threads()(WORTH):
                 outcome.set_result(work())
@@ -243,13 +248,15 @@ def in_passing(work: Callable[[], _T]) -> _T:
             outcome.set_exception(error)
 
     thread = threading.Thread(target=run, name="photonlite-start", daemon=True)
-    thread.start()
     try:
+        thread.start()
         thread.join()
-    except BaseException:
-        # A thread that is inside torch when the interpreter goes away aborts the process.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
-        wait([outcome])  # Python 3.11 counts a thread as ended when a join was interrupted
+    except KeyboardInterrupt:
+        with contextlib.suppress(TimeoutError):  # the interrupt may have come before there was a thread
+            number = begun.result(_START_S)
+            # A thread that is inside torch when the interpreter goes away aborts the process.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(number), ctypes.py_object(SystemExit))
+            wait([outcome])  # Python 3.11 counts a thread as ended when a join was interrupted
         raise
     return outcome.result()
 
