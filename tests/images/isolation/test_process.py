@@ -30,7 +30,10 @@ REFUSED: dict[str, tuple[type[ImageError], ...]] = {
     "gif_canvas": (ImageTooLargeError,),
     "png_size": (ImageTooLargeError,),
     "ppm_token": (ImageDecodeError,),
-    "webp_chunks": (ImageTimeoutError, ImageDecodeError),  # a fast core exhausts the memory first
+    # A fast core meets the decoder's own limit of memory first.
+    "png_compressed_texts": (ImageTimeoutError, ImageDecodeError),
+    "png_international_texts": (ImageTimeoutError, ImageDecodeError),
+    "webp_chunks": (ImageTimeoutError, ImageDecodeError),
 }
 """Those that a decoder refuses by itself. All others would take more CPU time, unless they take too much memory."""
 
