@@ -240,7 +240,8 @@ def test_cutting_crops_on_the_device_gives_the_same_answers(
 ) -> None:
     wanted = [model.detect(make_image(seed), "mug") for seed in range(3)]
     limits = build.RunnerLimits
-    monkeypatch.setattr(build, "RunnerLimits", lambda *sizes: limits(*sizes[:-1], image_bytes=build.MOST_BYTES))
+    cutting = {"image_bytes": build.MOST_BYTES}
+    monkeypatch.setattr(build, "RunnerLimits", lambda *sizes: dataclasses.replace(limits(*sizes), **cutting))
     monkeypatch.setattr(Engine, "cuts_images", True)
     monkeypatch.setattr(Engine, "host_array", lambda self, shape: np.empty(shape, np.uint8))
     cut = Gate(monkeypatch, crops, "cut_crops", at=0)
