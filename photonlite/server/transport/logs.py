@@ -104,7 +104,10 @@ class _LineHandler(logging.Handler):
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
             with contextlib.suppress(OSError, ValueError):  # a broken pipe, or a closed stream
-                print(line, file=self._stream, flush=self._lines.empty())
+                # In one piece: a process that is killed must not leave half a line before the next one's.
+                self._stream.write(f"{line}\n")
+                if self._lines.empty():
+                    self._stream.flush()
                 if dropped := self._dropped:
                     self._dropped -= dropped
                     print(json.dumps({"event": "lines dropped", "count": dropped}), file=self._stream, flush=True)
