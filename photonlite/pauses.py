@@ -5,8 +5,8 @@ import gc
 from collections.abc import Iterator
 
 _YOUNG = 10_000
-"""Objects more that are there before the new ones are walked, in place of 700: a decode step of a full batch makes and
-frees as many, and none of them is garbage that counting references does not find."""
+"""Objects made and not yet freed that start a young collection, in place of 700: a decode step of a full batch makes
+more than those, and reference counting frees them all."""
 
 
 @contextlib.contextmanager
