@@ -306,7 +306,10 @@ def single_kernel(
             total += _single_step(
                 v, x, gain, shift, mean, scale, slopes, offsets, step, LATE, STEP, FORMAT, GROUP, NORM == "moments"
             )  # fmt: skip
-    sums = tl.sum(tl.reshape(total, [OUTS, STEP // 8 if FORMAT == "int4" else STEP]), axis=1)[:, None]
+    # One axis after the other: the sum of a reshaped tensor is garbage for four rows and fewer (Triton 3.6, H100).
+    if FORMAT == "int4":
+        total = tl.sum(total, axis=2)
+    sums = tl.sum(total, axis=1)[:, None]
     if FORMAT == "rows":
         sums *= tl.load(slopes).to(tl.float32)
     if NORM == "squares":
