@@ -113,7 +113,8 @@ class EngineConfig:
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
             same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
-        graph_sizes: Batch sizes that are captured; larger batches run without a graph.
+        graph_sizes: Batch sizes that are captured, `max_batch` in the place of larger ones; batches above the largest
+            run without a graph.
         pad_to_graph: Whether a batch is padded to the next captured size; else only exact sizes use a graph.
         forced_runs: Whether tokens that a grammar leaves no choice about, such as names and punctuation of JSON, are
             appended at once and computed together, where that saves more than it costs others; else one by one, as a

@@ -24,7 +24,7 @@ from photonlite.models.base import CropEncoder, Model, ModelShape, PatchEncoder,
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.runner.buffers import KvFormat, kv_format
-from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport, prefill_sizes
+from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport, prefill_sizes, sizes_within
 from photonlite.runner.images import GraphedEncoder
 from photonlite.runner.memory import (
     GRAPH_BYTES,
@@ -233,8 +233,8 @@ def restored_pages(shape: ModelShape, page_size: int) -> int:
 
 
 def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:
-    sizes = sum(size <= slots.max_rows for size in config.graph_sizes)
-    steps = estimate_graph_bytes(sizes, config.depth, len(VARIANTS))
+    sizes = sizes_within(config.graph_sizes, slots.max_rows)
+    steps = estimate_graph_bytes(len(sizes), config.depth, len(VARIANTS))
     if prompts is None:
         return steps
     lengths = prefill_sizes(shape.prefix_length, slots.max_tokens)

@@ -89,10 +89,8 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int
     """
     if group and rows == 1:
         return _quantised_tiling_of_one(outs, ins, group, gated=gated)
-    if group:  # not measured yet
-        tiles = -(-outs // 64)
-        parts = 1 if gated else max(1, min(4, ins // 512, -(-112 // tiles)))
-        return Tiling(64, min(group, 128), parts, 4, 5 if rows <= 32 else 4, min(3, -(-tiles * parts // _PROGRAMS)))
+    if group:
+        return _quantised_tiling(rows, outs, ins, group, gated=gated)
     if rows == 1:
         return _tiling_of_one(outs, ins, gated=gated)
     if outs >= 8192 and not gated:
@@ -119,13 +117,22 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
     return Tiling(4, 1024, 1, 4, 0) if ins <= 2048 else Tiling(16, 512, 1, 4, 0)
 
 
+def _quantised_tiling(rows: int, outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
+    """Choose for several rows by measurement on an H100: narrow programs for few rows, if bytes are whole numbers."""
+    step, most = min(group, 128), 1 if gated else max(1, min(4, ins // 512))
+    if rows <= 16 and group > GROUP:
+        tiles = -(-outs // 32)
+        return Tiling(32, step, min(most, -(-112 // tiles)), 4, 6, 3)
+    tiles = -(-outs // 64)
+    return Tiling(64, step, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
+
+
 def _quantised_tiling_of_one(outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose as for a full weight, by the bytes of a tile; not measured yet. Steps lie in one group of 8 bits."""
-    whole = group <= GROUP or group == ins  # int4, whose steps may have several groups, or a scale for each row
-    step = 2048 if whole else min(2048, group & -group)
-    if gated:
-        return Tiling(4, step, 1, 4, 0)
-    return Tiling(4, step, 1, 4, 0) if outs <= 4096 else Tiling(8, step, 1, 4, 0)
+    """Choose by measurement on an H100, by the bytes of a tile. Steps lie in one group of 8 bits."""
+    if group <= GROUP:  # int4, whose steps may have several groups
+        return Tiling(4, 2048, 1, 4, 0)
+    step = 2048 if group == ins else min(2048, group & -group)
+    return Tiling(4 if gated else 8, step, 1, 4, 0)
 
 
 def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:

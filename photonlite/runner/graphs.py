@@ -16,7 +16,7 @@ import contextlib
 import gc
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -132,13 +132,18 @@ class GraphOptions:
     padding: bool = True
 
 
+def sizes_within(sizes: Iterable[int], most: int) -> set[int]:
+    """Return batch sizes of at most `most` rows; larger ones stand for that, so that the largest batch has a graph."""
+    return {min(size, most) for size in sizes}
+
+
 class DecodeGraphs:
-    """Graphs by slot and size, of a finalize also by variant and whether a row draws; no sizes above `max_rows`."""
+    """Graphs by slot and size, of a finalize also by variant and whether a row draws; for `max_rows` rows at most."""
 
     def __init__(self, options: GraphOptions, *, depth: int, max_rows: int) -> None:
         self._padding = options.padding
         self._slots = range(depth)
-        self._wanted = sorted({size for size in options.sizes if size <= max_rows}, reverse=True)
+        self._wanted = sorted(sizes_within(options.sizes, max_rows), reverse=True)
         self._sizes: list[int] = []  # captured, ascending
         self._replays: dict[tuple[object, ...], Callable[[], None]] = {}
 

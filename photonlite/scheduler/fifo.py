@@ -210,14 +210,15 @@ class FifoPolicy:
         """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.
 
         A launch of runs takes the time of some decode steps, for which all others wait. It saves each of its rows as
-        many positions of decode steps as its run has, but for the first: the step in flight computes that. So runs are
-        taken where they save at least as many positions as those steps would compute; else they come token by token.
+        many decode steps as its run has tokens, if these are several. So runs are taken where they save at least as
+        many positions as those steps would compute; else they come token by token.
         """
         return self.worth_a_launch(runs, len(self.running.decoding()))
 
     def worth_a_launch(self, runs: Runs, decoding: int) -> Runs:
         """Return runs that save more than they cost to the sequences that decode, or none."""
-        if sum(len(run) - 1 for _, run in runs) >= self.run_cost.steps * decoding:
+        saved = sum(len(run) for _, run in runs if len(run) > 1)
+        if saved >= self.run_cost.steps * decoding:
             return runs
         self.run_cost.refuse()
         return ()

@@ -74,11 +74,11 @@ def test_sizes_are_captured_from_the_largest_on_for_both_slots_and_all_variants(
     captured(recorder, GraphOptions((1, 8, 2, 32, 8)), max_rows=10)
 
     forwards = [call for call in recorder.calls if len(call) == 2]
-    assert forwards == [(0, 8), (1, 8), (0, 2), (1, 2), (0, 1), (1, 1)]
+    assert forwards == [(0, 10), (1, 10), (0, 8), (1, 8), (0, 2), (1, 2), (0, 1), (1, 1)]  # the largest batch too
     sizes = [call[1] for call in recorder.calls]
     assert sizes == sorted(sizes, reverse=True)
     chosen = [call for call in recorder.calls if len(call) == 4]
-    assert len(chosen) == len(set(chosen)) == 2 * 3 * 2 * 5
+    assert len(chosen) == len(set(chosen)) == 2 * 4 * 2 * 5
     assert {call[2] for call in chosen} == {"text", "coordinate", "size", "decide", "mixed"}
 
 

@@ -101,17 +101,18 @@ def runs_of(*lengths: int) -> Any:
 
 def test_runs_are_taken_where_they_save_as_many_positions_as_their_launch_could_decode() -> None:
     fifo = policy(0.035)
-    assert fifo.worth_a_launch(runs_of(3), 2)  # nothing was measured: as a decode step
-    assert not fifo.worth_a_launch(runs_of(3), 3)
-    assert fifo.worth_a_launch(runs_of(3, 2), 3)
+    assert fifo.worth_a_launch(runs_of(3), 3)  # nothing was measured: as a decode step
+    assert not fifo.worth_a_launch(runs_of(3), 4)
+    assert fifo.worth_a_launch(runs_of(3, 2), 5)
+    assert not fifo.worth_a_launch(runs_of(3, 1), 4)  # one token saves nothing: it is decoded
 
     fifo.run_cost.observe_decode(0.001)
     fifo.run_cost.observe_run(0.003)
 
-    assert not fifo.worth_a_launch(runs_of(3), 1)
-    assert fifo.worth_a_launch(runs_of(4), 1)
-    assert not fifo.worth_a_launch(runs_of(4), 2)
-    assert fifo.worth_a_launch(runs_of(4, 4), 2)
+    assert not fifo.worth_a_launch(runs_of(2), 1)
+    assert fifo.worth_a_launch(runs_of(3), 1)
+    assert not fifo.worth_a_launch(runs_of(3), 2)
+    assert fifo.worth_a_launch(runs_of(3, 3), 2)
 
 
 def test_a_launch_of_runs_never_counts_as_less_than_a_decode_step() -> None:
@@ -120,7 +121,7 @@ def test_a_launch_of_runs_never_counts_as_less_than_a_decode_step() -> None:
     fifo.run_cost.observe_decode(0.002)
     fifo.run_cost.observe_run(0.001)
 
-    assert not fifo.worth_a_launch(runs_of(2), 2)
+    assert not fifo.worth_a_launch(runs_of(2), 3)
 
 
 def test_runs_that_were_slow_once_are_tried_again() -> None:

@@ -71,13 +71,19 @@ class _Place:
         ways = dict.fromkeys(way[0] for way in self.ways)
         if self.digits is None:
             return tuple(ways)
-        full = self.digits == "0" or len(self.digits) == len(str(self.bounds[len(self.numbers)]))
-        return (*(() if full else self.form.digits), *(ways if self.digits else ()))
+        return (*(() if self.is_full else self.form.digits), *(ways if self.digits else ()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a number ends here, because its bound has no more digits or because it is 0."""
+        if self.digits is None:
+            return False
+        return self.digits == "0" or len(self.digits) == len(str(self.bounds[len(self.numbers)]))
 
     @property
     def common(self) -> Ids:
-        """What all texts that may stand here begin with; nothing inside a number."""
-        ways = self.ways if self.digits is None else ()
+        """What all texts that may stand here begin with; nothing where a number may go on."""
+        ways = self.ways if self.digits is None or self.is_full else ()
         return tuple(one[0] for one in itertools.takewhile(lambda one: len({*one}) == 1, zip(*ways, strict=False)))
 
     def follow(self, token_id: int) -> None:

@@ -223,6 +223,17 @@ def test_a_run_is_what_all_texts_share_that_may_stand_there() -> None:
     assert ItemsGrammar(form(), (9,) * 4, 3, 3).run == ()
 
 
+def test_what_follows_a_number_that_cannot_go_on_is_a_run() -> None:
+    grammar = ItemsGrammar(form(2), (999, 999), 40, 3)
+    write(grammar, OPEN, *number(12))
+    assert grammar.run == ()  # a third digit may follow
+
+    write(grammar, *number(3))
+    assert grammar.run == (COMMA,)
+    write(grammar, COMMA, *number(0))
+    assert grammar.run == (CLOSE, LABEL)  # 0 has no further digit
+
+
 def test_a_run_begins_with_the_list_and_ends_with_the_budget() -> None:
     shape = ItemFormat(2, DIGITS, (COMMA,), (LIST, OPEN, BOX), (CLOSE, NEXT), (CLOSE, STOP, END), (LIST, OPEN, END))
 

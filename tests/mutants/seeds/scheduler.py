@@ -389,7 +389,7 @@ MUTANTS = [
     Mutant(
         "runs: they are taken whatever they cost",
         "scheduler/fifo.py",
-        "        if sum(len(run) - 1 for _, run in runs) >= self.run_cost.steps * decoding:\n",
+        "        if saved >= self.run_cost.steps * decoding:\n",
         "        if runs:\n",
         RUNS,
     ),
