@@ -3,6 +3,8 @@
 Trials run one after the other, each against servers of its own, until each has reached its aim or the time is over. A
 new run goes on behind the last one's numbers: counts add up in the state file, from which the report is written. A
 failure does not end the campaign; the exit code is 1 if there was one in this run.
+
+Runs side by side need a state and a seed each; `--add` puts such states together, and runs no trial.
 """
 
 import argparse
@@ -36,6 +38,12 @@ def main(arguments: Sequence[str] | None = None, trials: Sequence[Trial] = TRIAL
     """Run the campaign; returns 1 if a case failed."""
     options = _parse(arguments, trials)
     state = State.load(options.state)
+    if options.add:
+        longest = {trial.name for trial in trials if not trial.adds_up}
+        for path in options.add:
+            state.add(State.load(path), longest)
+        _save(state, options, trials)
+        return 0
     chosen = [trial for trial in trials if trial.name in options.only]
     waiting = [trial for trial in chosen if _counted(state, trial) < trial.aim] or chosen
     begun, load = time.monotonic(), os.getloadavg()[0]
@@ -57,11 +65,15 @@ def main(arguments: Sequence[str] | None = None, trials: Sequence[Trial] = TRIAL
         setup = Setup(options.seed, time.monotonic() + share, options.model)
         failed += _run(trial, setup, state, options.state)
         run |= {"seconds": time.monotonic() - begun, "load_after": os.getloadavg()[0]}
-        state.save(options.state)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(page(state, trials), encoding="utf-8")
+        _save(state, options, trials)
     print(f"{options.output}: {failed} failed in this run", flush=True)
     return int(failed > 0)
+
+
+def _save(state: State, options: argparse.Namespace, trials: Sequence[Trial]) -> None:
+    state.save(options.state)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(page(state, trials), encoding="utf-8")
 
 
 def _parse(arguments: Sequence[str] | None, trials: Sequence[Trial]) -> argparse.Namespace:
@@ -74,10 +86,14 @@ def _parse(arguments: Sequence[str] | None, trials: Sequence[Trial]) -> argparse
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--state", type=Path, default=RESULTS / "trust.json")
     parser.add_argument("--output", type=Path, default=RESULTS / "trust.md")
+    parser.add_argument("--add", type=Path, nargs="+", default=[], metavar="STATE", help="add other runs' states")
     parser.add_argument("--model", type=Path, default=TINY, help="checkpoint that is served (else: a tiny random one)")
     options = parser.parse_args(arguments)
     if options.minutes is not None and options.minutes <= 0:
         parser.error("--minutes must be above 0")
+    for path in options.add:
+        if not path.is_file():
+            parser.error(f"--add: there is no {path}")
     return options
 
 

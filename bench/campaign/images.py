@@ -126,6 +126,7 @@ TRIAL = Trial(
     "damaged images",
     10_000,
     f"another answer than 200 or a typed 4xx; memory of all processes grows by more than {OPEN_MB} MiB "
-    f"(`--max-open-mb`) and {SPARE_MB} MB; the serving process ends",
+    f"(`--max-open-mb`) and {SPARE_MB} MB; the serving process ends. The growth contains the cache of images' "
+    "embeddings, up to 256 MiB",
     run,
 )

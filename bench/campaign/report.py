@@ -1,6 +1,8 @@
 """The page of the campaign, written from its state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
 from bench.bubble.report import table
 from bench.campaign.state import State, Tally
@@ -35,7 +37,8 @@ def page(state: State, trials: Sequence[Trial]) -> str:
 _HOW = """Each case is drawn from its seed and number, so a failure can be repeated: numbers below are those of the run
 that had the seed. Everything runs as for a user: `photonlite serve` with its supervisor and worker processes, over real
 sockets; the model has random weights and is tiny, so times say nothing about answers. Where not all that was aimed at
-has been counted, the rest has not been tried. Times hold for the machine and the load of their run. The soak counts
+has been counted, the rest has not been tried. Times hold for the machine and the load of their run. Runs that differ
+only in seed, time and load share a row of the last table; they may have run side by side. The soak counts
 within one run of a server: the longest is shown. A full disk is `/dev/full` in the place of stdout and stderr, and
 ENOSPC raised by Python's `tempfile`; the wall clock is shifted in Python's `time`. What makes a case fail:
 """
@@ -66,7 +69,19 @@ def _failures(counted: Sequence[tuple[Trial, Tally]]) -> Iterator[str]:
 
 
 def _runs(state: State) -> Iterator[tuple[str, ...]]:
-    for run in state.runs[-_SHOWN_RUNS:]:
-        machine = f"{run['machine']}, load {run['load_before']:.1f} to {run['load_after']:.1f}"
-        versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-        yield (run["date"], str(run["seed"]), ", ".join(run["trials"]), f"{run['seconds'] / 60:.0f}", machine, versions)
+    """Yield a row for each series of runs that differ in seed, time and load only."""
+    for _, group in groupby(state.runs[-_SHOWN_RUNS:], _alike):
+        runs = list(group)
+        before, after = min(run["load_before"] for run in runs), max(run["load_after"] for run in runs)
+        yield (
+            runs[0]["date"],
+            ", ".join(str(run["seed"]) for run in runs),
+            ", ".join(runs[0]["trials"]),
+            ", ".join(f"{run['seconds'] / 60:.0f}" for run in runs),
+            f"{runs[0]['machine']}, load {before:.1f} to {after:.1f}",
+            ", ".join(f"{name} {version}" for name, version in runs[0]["versions"].items()),
+        )
+
+
+def _alike(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    return run["date"], run["trials"], run["machine"], run["versions"]

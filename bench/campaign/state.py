@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +51,23 @@ class Tally:
         if len(self.failures) < KEPT_FAILURES:
             self.failures.append({"number": number, "seed": seed, "line": " ".join(line.split())[:500]})
 
+    def plus(self, other: "Tally") -> "Tally":
+        """Return the sum of two runs."""
+        figures, counts = dict(self.figures), dict(self.counts)
+        for name, value in other.figures.items():
+            figures[name] = max(value, figures.get(name, value))
+        for name, count in other.counts.items():
+            counts[name] = counts.get(name, 0) + count
+        return Tally(
+            counted=self.counted + other.counted,
+            next=max(self.next, other.next),
+            failed=self.failed + other.failed,
+            failures=(self.failures + other.failures)[:KEPT_FAILURES],
+            figures=figures,
+            counts=counts,
+            seconds=self.seconds + other.seconds,
+        )
+
     def longer_of(self, other: "Tally") -> "Tally":
         """Return the tally of the longer of two runs, with the failures, numbers and seconds of both."""
         longer = max(self, other, key=lambda one: one.counted)
@@ -82,6 +99,19 @@ class State:
         except (AttributeError, KeyError, TypeError) as cause:
             message = f"{path} is not a state of the campaign: move it away, or name another with --state"
             raise ValueError(message) from cause
+
+    def add(self, other: "State", longest: Collection[str] = ()) -> None:
+        """Add the runs of another state; of trials named in `longest`, only the longer run counts.
+
+        Raises ValueError where one of the runs has been added before.
+        """
+        for run in other.runs:
+            if run in self.runs:
+                raise ValueError(f"the run of {run['date']} with seed {run['seed']} has been added before")
+        for name, tally in other.tallies.items():
+            before = self.tallies.get(name, Tally())
+            self.tallies[name] = before.longer_of(tally) if name in longest else before.plus(tally)
+        self.runs += other.runs
 
     def save(self, path: Path) -> None:
         """Write the state; a process that is killed meanwhile leaves the old one."""

@@ -109,7 +109,25 @@ def test_closing_a_trial_ends_its_server(command):
     assert ended == [True]
 
 
-@pytest.mark.parametrize("arguments", [["--only", "nothing"], ["--minutes", "0"], ["--seed", "x"]])
+def test_states_of_runs_side_by_side_are_added_without_a_run(command, tmp_path):
+    good, soak = make("good", Outcome), make("soak", Outcome, 4, adds_up=False)
+    others = []
+    for seed in (2, 3):
+        others.append(str(tmp_path / f"{seed}.json"))
+        command([good, soak], "--seed", str(seed), "--state", others[-1])
+    command([good, soak])
+
+    code, state = command([good, soak], "--add", *others)
+
+    assert code == 0
+    assert {name: tally.counted for name, tally in state.tallies.items()} == {"good": 9, "soak": 4}
+    assert [run["seed"] for run in state.runs] == [1, 2, 3]
+    assert "| 1, 2, 3 | good, soak |" in " ".join((tmp_path / "page.md").read_text().split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--only", "nothing"], ["--minutes", "0"], ["--seed", "x"], ["--add", "no/such.json"]]
+)
 def test_senseless_arguments_are_refused(command, arguments, capsys):
     with pytest.raises(SystemExit):
         command(TRIALS, *arguments)

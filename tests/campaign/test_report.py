@@ -29,3 +29,21 @@ def test_the_page_has_what_was_counted_and_what_was_not():
 
 def test_a_page_without_failures_says_so():
     assert "\n## Failures\n\nNone.\n" in page(State({"a": Tally(counted=1)}), [trial("a")])
+
+
+def test_runs_that_differ_in_seed_time_and_load_share_a_row():
+    run = {"date": "2026-11-26", "trials": ["a"], "machine": "x86", "versions": {"torch": "2.11"}}
+    loads = [(2.5, 13.0), (2.0, 17.5)]
+    runs = [
+        {**run, "seed": seed, "seconds": 600 + 60 * seed, "load_before": before, "load_after": after}
+        for seed, (before, after) in enumerate(loads, 1)
+    ]
+    other = {**runs[0], "trials": ["b"]}
+
+    text = page(State(runs=[*runs, other]), [trial("a"), trial("b")])
+
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if "2026-11-26" in line]
+    assert rows == [
+        ["2026-11-26", "1, 2", "a", "11, 12", "x86, load 2.0 to 17.5", "torch 2.11"],
+        ["2026-11-26", "1", "b", "11", "x86, load 2.5 to 13.0", "torch 2.11"],
+    ]

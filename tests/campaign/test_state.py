@@ -63,3 +63,34 @@ def test_the_longer_of_two_runs_counts_and_all_failures_stay(order):
 
     assert (kept.counted, kept.next, kept.failed, kept.seconds, kept.figures) == (5, 8, 1, 30, {})
     assert len(kept.failures) == 1
+
+
+def test_states_add_up_and_runs_are_appended():
+    def state(seed, figures, counts, **tally):
+        failures = [{"number": number, "seed": seed, "line": "lost"} for number in range(KEPT_FAILURES - 30)]
+        one = Tally(failed=70, failures=failures, figures=figures, counts=counts, **tally)
+        soak = Tally(counted=tally["counted"], next=tally["next"], seconds=tally["seconds"], figures={"slope": seed})
+        return State({"images": one, "soak": soak}, [{"date": "2026-11-24", "seed": seed}])
+
+    kept = state(1, {"worst": -2.0, "here": 1.0}, {"png": 2, "gif": 1}, counted=5, next=9, seconds=10.0)
+    kept.add(state(2, {"worst": -1.0, "there": 4.0}, {"png": 3, "bmp": 1}, counted=4, next=4, seconds=20.0), {"soak"})
+    kept.add(State({"clock": Tally(counted=7)}))
+
+    images, soak = kept.tallies["images"], kept.tallies["soak"]
+    assert (images.counted, images.next, images.failed, images.seconds) == (9, 9, 140, 30.0)
+    assert [failure["seed"] for failure in images.failures] == 70 * [1] + 30 * [2]
+    assert images.figures == {"worst": -1.0, "here": 1.0, "there": 4.0}
+    assert images.counts == {"png": 5, "gif": 1, "bmp": 1}
+    assert (soak.counted, soak.next, soak.seconds, soak.figures) == (5, 9, 30.0, {"slope": 1})
+    assert kept.tallies["clock"].counted == 7
+    assert [run["seed"] for run in kept.runs] == [1, 2]
+
+
+def test_a_state_is_not_added_twice():
+    state, other = State(), State({"clock": Tally(counted=7)}, [{"date": "2026-11-24", "seed": 3, "seconds": 1.5}])
+    state.add(other)
+
+    with pytest.raises(ValueError, match="the run of 2026-11-24 with seed 3 has been added before"):
+        state.add(other)
+
+    assert state.tallies["clock"].counted == 7

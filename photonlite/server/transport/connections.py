@@ -151,7 +151,7 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
     def _identified(self, response: Response) -> Response:
         """Give a refused handshake its id; responses of the application have one."""
         if ID_HEADER not in response.headers:
-            given = self.request.headers.get_all(ID_HEADER)
+            given = self.request.headers.get_all(ID_HEADER) if self.handshake_initiated else []
             response.headers[ID_HEADER] = sane_id([value.encode("latin-1") for value in given])
         return response
 
@@ -231,10 +231,16 @@ class HttpConnection(_SendDeadline, H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        id = request_id(cast(Scope, self.scope))
         if self._crowd is not None:
-            self._refuse(self._crowd, request_id(cast(Scope, self.scope)))
-        else:
-            super().handle_websocket_upgrade(event)
+            self._refuse(self._crowd, id)
+            return
+        super().handle_websocket_upgrade(event)
+        socket = cast(SocketConnection, self.transport.get_protocol())
+        if not (socket.handshake_initiated or self.transport.is_closing()):  # uvicorn would neither answer nor close
+            socket.close_sent = True  # nothing else is sent when the server stops
+            message = "A request for a WebSocket has no body, at most 128 headers, and no line beyond 8 KiB"
+            self._refuse(HttpError(400, message, "invalid_http"), id)
 
     @property
     def is_silent(self) -> bool:

@@ -348,6 +348,31 @@ def test_invalid_utf_8_closes_a_websocket_without_a_traceback(frames: bytes) -> 
     assert all("exception" not in json.loads(line) for line in stream.getvalue().splitlines())
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b"Content-Length: 4\r\n\r\nbody",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+        b"Cookie: " + b"x" * 9000 + b"\r\n\r\n",
+        b"X: 1\r\n" * 129 + b"\r\n",
+    ],
+    ids=["a body", "a body in chunks", "a long header", "many headers"],
+)
+def test_a_handshake_that_websockets_cannot_read_is_refused(extra: bytes) -> None:
+    stream = io.StringIO()
+    with json_lines(stream), serving() as server, server.connect() as client:
+        client.sendall(UPGRADE.removesuffix(b"\r\n") + b"X-Request-ID: of-a-socket\r\n" + extra)
+
+        answer = read_all(client)
+
+        status, error = refusal(answer)
+        assert (status, error["code"]) == (400, "invalid_http")
+        assert "WebSocket" in error["message"]
+        assert b"\r\nx-request-id: of-a-socket\r\n" in answer.lower()
+        assert server.call(lambda: len(server.server.server_state.connections)) == 0
+    assert all("exception" not in json.loads(line) for line in stream.getvalue().splitlines())
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a Linux socket option")
 def test_the_kernel_watches_for_clients_that_vanished() -> None:
     with serving(send_timeout_s=7) as server, server.connect() as client:
