@@ -24,6 +24,7 @@ from photonlite.kernels.activations import gelu_linear, swiglu
 from photonlite.kernels.fp8 import fp8_linear, gelu_fp8, quantise_weight, swiglu_fp8
 from photonlite.kernels.norms import residual_norm, residual_norm_fp8, shifted_norm
 from photonlite.kernels.quantised import Weight, dense
+from photonlite.kernels.small_batch_gemm import run_product, small_batch_gemm, supported
 
 Rows = tuple[Tensor, ...]
 """Input of a product: ``[T, K]``, or e4m3 ``[T, K]`` and scales ``[T, 1]``."""
@@ -32,7 +33,7 @@ Rows = tuple[Tensor, ...]
 class WideLinear:
     """A linear layer in the type of its input, with a weight ``[N, K]``; bias ``[N]`` or None.
 
-    A quantised weight is turned back into a matrix for each product.
+    A quantised weight is turned back into a matrix for each product of more rows than decode steps have.
     """
 
     def __init__(self, weight: Weight, bias: Tensor | None) -> None:
@@ -41,20 +42,35 @@ class WideLinear:
 
     def __call__(self, rows: Rows) -> Tensor:
         """Return the product ``[T, N]``, plus the bias if there is one."""
+        if self._is_short(rows):
+            return small_batch_gemm(rows[0], self._weight, self._bias)
         return functional.linear(rows[0], self._matrix(rows), self._bias)
 
     def gelu(self, rows: Rows) -> Rows:
         if self._bias is None:
             raise AssertionError(f"GELU of a product {list(self._weight.shape)} without a bias: no layer does that")
+        if self._is_short(rows):
+            return (small_batch_gemm(rows[0], self._weight, self._bias, gelu=True),)
         return (gelu_linear(rows[0], self._matrix(rows), self._bias),)
 
     def swiglu(self, rows: Rows) -> Rows:
         """Return SwiGLU of the product plus bias; the first half of its columns gates the second."""
-        return (swiglu(self(rows)),)
+        if not self._is_short(rows):
+            return (swiglu(self(rows)),)
+        out = rows[0].new_empty(len(rows[0]), len(self._weight) // 2)
+        run_product(rows[0], self._weight, self._bias, raw=out, activated=out, split=0, gated=True)
+        return (out,)
 
     def add_to(self, x: Tensor, rows: Rows) -> None:
         """Add the product, without the bias, to ``x [T, N]`` in place with one rounding."""
-        x.addmm_(rows[0], self._matrix(rows).t())
+        if self._is_short(rows):
+            run_product(rows[0], self._weight, None, raw=x, activated=x, split=len(self._weight), residual=True)
+        else:
+            x.addmm_(rows[0], self._matrix(rows).t())
+
+    def _is_short(self, rows: Rows) -> bool:
+        """Whether the kernels of decode steps multiply: a short prompt need not turn the whole matrix back."""
+        return not isinstance(self._weight, Tensor) and supported(rows[0], self._weight)
 
     def _matrix(self, rows: Rows) -> Tensor:
         return dense(self._weight, rows[0].dtype)

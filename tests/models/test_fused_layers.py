@@ -1,8 +1,15 @@
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from photonlite.config import Precision
+from photonlite.kernels.reference.quantised import dequantise, quantise
+from photonlite.kernels.small_batch_gemm import MAX_ROWS
+from photonlite.kernels.triton_utils import HAS_TRITON
+from photonlite.models import fused_layers
 from photonlite.models.fused_layers import Fp8Linear, Norm, WideLinear, join_layers
 
 DIM, LAYERS = 12, 4
@@ -55,3 +62,31 @@ def test_products_of_8_bits_leave_adding_to_the_norm() -> None:
 
     assert not any(join.in_place for join in joins)
     assert all(lack is bias for lack, bias in zip(lacking, biases, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
+@pytest.mark.parametrize("rows", [1, 16, 64, 65])
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_few_rows_are_multiplied_with_the_quantised_weight_itself(
+    precision: Precision, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(rows)
+    x, bias = (torch.randn(*size, device="cuda").bfloat16() for size in ((rows, 1024), (4096,)))
+    weight = quantise((torch.randn(4096, 1024, device="cuda") / 32).bfloat16(), precision)
+    full, layer = dequantise(weight, torch.float64), WideLinear(weight, bias)
+    if rows <= MAX_ROWS:
+        monkeypatch.setattr(fused_layers, "dense", Mock(side_effect=AssertionError("a matrix was turned back")))
+    product = x.double() @ full.T
+    stream = torch.randn(rows, 4096, device="cuda").bfloat16()
+    before, (gate, value) = stream.double(), (product + bias).chunk(2, dim=1)
+
+    layer.add_to(stream, (x,))
+
+    for found, truth in (
+        (layer((x,)), product + bias),
+        (layer.gelu((x,))[0], functional.gelu(product + bias, approximate="tanh")),
+        (layer.swiglu((x,))[0], functional.silu(gate) * value),
+        (stream, before + product),
+    ):
+        assert float((found.double() - truth).norm() / truth.norm()) < 1e-2
