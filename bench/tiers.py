@@ -62,6 +62,8 @@ def make_images(count: int) -> list[Image.Image]:
 
 def load(options: argparse.Namespace, **engine: Any) -> VisionModel:
     settings: Any = {"embedding_cache_bytes": _MEMORY} | engine
+    if options.device.type != "cpu":
+        settings["kv_cache_bytes"] = _MEMORY  # several models share the card
     return photonlite.load(options.model, device=options.device, engine=settings)
 
 

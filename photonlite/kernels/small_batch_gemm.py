@@ -82,7 +82,7 @@ class Handshake:
 
 
 def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int = 0) -> Tiling:
-    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest.
+    """Choose by measurement on an H200 or H100 (bench/results/gpu-notes.md); right for any shape, if not the fastest.
 
     `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU; `group` is 0 for a weight that is not
     quantised, else the columns that share a scale: those of int4 are a step on tensor cores, those of 8 bits hold one.
@@ -105,7 +105,7 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int
 
 def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
     if gated:
-        return Tiling(2, 1024, 1, 2, 0)
+        return Tiling(4, 1024, 1, 2, 0)
     if outs > 4096:
         return Tiling(8, 1024, 1, 4, 0)
     if ins > 12_288:  # the loop is unrolled: more steps than about 12 take more registers than there are
@@ -113,7 +113,7 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
     if ins > 8192:
         return Tiling(4, 1024, 1, 2, 0)
     if outs <= 2048:
-        return Tiling(8, 1024, 1, 4, 0)
+        return Tiling(4, 1024, 1, 2, 0) if ins <= 2048 else Tiling(8, 1024, 1, 4, 0)
     return Tiling(4, 1024, 1, 4, 0) if ins <= 2048 else Tiling(16, 512, 1, 4, 0)
 
 
