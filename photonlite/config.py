@@ -129,7 +129,7 @@ class EngineConfig:
             give their pages back: they go on later without computing anything twice, where copying is quicker. 0
             computes them again.
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
-            a baseline to measure against, and the way round a kernel that fails on a card.
+            a baseline to measure against, and a fallback for a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale
             for each row of activations and each output of a weight; decoding keeps the weights as they are. Quicker
             where many crops or prompts come together, and answers change a little. On CUDA it takes a card of

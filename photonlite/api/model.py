@@ -190,7 +190,7 @@ class VisionModel:
                 or more.
             tile: Look in overlapping tiles of the image as well, for small and many objects: (rows, columns), the side
                 of a tile in pixels, or "auto". Each name is one request for the image and one for every
-                tile, up to 256 in all; an object that several of them show is returned once.
+                tile, at most 256 in all; an object found in several of them is returned once.
 
         Returns:
             `{"objects": [{"x_min", "y_min", "x_max", "y_max", "label", "score"}, ...]}`, in the model's order. Scores

@@ -11,7 +11,7 @@ import torch
 from photonlite.device.base import Array
 
 PRIORITY = -1
-"""Of forward passes, before whatever else is ready to run; copies have engines of their own."""
+"""Stream priority of forward passes: their kernels are scheduled before others. Copies use copy engines."""
 
 _BASE_TRIES = 5
 

@@ -1,7 +1,7 @@
 """Products of a few rows with quantised weights on the CPU: PyTorch's own kernels, used where they measure faster.
 
-A few rows are multiplied by kernels that read int8 or int4 directly, more rows with the matrix turned back into numbers
-of the rows' type, part by part: that is quicker from some number of rows on, which `measure` finds on the machine.
+Kernels that read int8 or int4 directly multiply a few rows. For more rows the matrix is dequantised to the rows' type,
+part by part, which is faster from some number of rows on: `measure` finds that number on the machine.
 
 | weights | kernel | rows | memory |
 |---|---|---|---|

@@ -13,8 +13,8 @@
 Steps are committed in the order in which they were launched, whatever their kind. With `depth=1` the same code runs one
 step at a time: nothing is launched before the step in flight has been committed.
 
-Host arrays are rewritten only while the slot is free: every copy that read them has finished by then, because the copy
-of the results, which the commit waited for, was queued behind them.
+Host arrays are rewritten only while the slot is free. By then every copy that read them has finished: the commit waited
+for the copy of the results, which is queued behind them.
 
 ```
 adapters  int32 [B]          slots of the rows' adapters, 0 for none                  (where a row has one: `adapted`)

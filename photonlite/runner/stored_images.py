@@ -7,8 +7,8 @@ a later one       StoredImage ── upload ────> embeddings ─> prefil
                               └─ upload ────────────────────────────────────> pages ─> prefill of the words
 ```
 
-Embeddings are all that an encoder gives: those of the input, and those that later layers add. Keys and values are those
-of BOS and a leading image, which depend on no words.
+Embeddings are all outputs of an encoder: those of the input, and those that are added behind later layers. Keys and
+values are those of BOS and a leading image, which do not depend on the prompt's words.
 """
 
 import logging
@@ -30,7 +30,7 @@ from photonlite.sequence import HostTensor, StoredImage
 _logger = logging.getLogger("photonlite")
 
 _PENDING_BYTES = 64 * 2**20
-"""Of copies on the device that are on their way to the host, or one that is larger; part of
+"""Limit of device copies that wait for their transfer to the host (a single larger one is allowed); part of
 `memory.WORKSPACE_BYTES`."""
 
 Kind = Literal["embeddings", "pages"]

@@ -11,8 +11,8 @@ A sequence holds its slot from when it could first run until it is released, so 
 pre-emption loses it; an encode step holds it until its commit, also where it runs beside the others.
 
 Adapters that need a slot get one in the order of their sequences, real-time ones first. While all slots are in use, one
-of them is drained for the first sequence that waits: those behind it that want the adapter in this slot wait too. They
-may use the other slots.
+slot is drained for the first sequence that waits: later sequences with the adapter in that slot wait too, those with
+adapters in other slots do not.
 """
 
 from collections import OrderedDict
@@ -73,7 +73,7 @@ class AdapterSlots:
         return sum(slot.held for slot in self._slots.values())
 
     def hold(self, sequence: Sequence) -> bool:
-        """Give a sequence the slot of its adapter; False while that is loaded, or the sequence waits for a slot."""
+        """Give a sequence the slot of its adapter; return False while it waits for a slot or for the loading."""
         if not sequence.adapter_key:
             return True
         slot = self._slots[sequence.adapter_key] if sequence.adapter_slot else self._give(sequence)
@@ -83,7 +83,7 @@ class AdapterSlots:
         return True
 
     def has_slot(self, sequence: Sequence) -> bool:
-        """Give a sequence a slot if there is one; whether it needs none, or has it, loaded or not."""
+        """Give a sequence a slot if there is one; return whether it has one, loaded or not, or needs none."""
         return self.hold(sequence) or sequence.adapter_slot > 0
 
     def release(self, sequence: Sequence) -> None:
@@ -190,7 +190,7 @@ class AdapterSlots:
             self._waiting.remove(sequence)
 
     def _begin(self, sequence: Sequence) -> _Slot | None:
-        """Begin to load an adapter into a slot that is empty, or whose adapter nobody uses; None if there is none."""
+        """Begin to load an adapter into an empty slot, or one whose adapter is unused; None if there is none."""
         if sequence.adapter is None:
             raise AssertionError(f"sequence {sequence.number} has the key of an adapter, and no adapter")
         if not self._empty:

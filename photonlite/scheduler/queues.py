@@ -22,6 +22,7 @@ from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
 
+
 class WaitingQueue:
     """Sequences of one class that are not admitted, or pre-empted, oldest first.
 

@@ -264,7 +264,7 @@ class RealtimePolicy(FifoPolicy):
             self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
         batch = super().plan_decode(decoding, prompts)
         if both:
-            # What has just come back, and rides alone, is nobody's turn.
+            # A sequence that has just been swapped in and decodes alone does not count as a turn of bulk requests.
             has_bulk = turn and batch is not None and any(not row.sequence.realtime for row in batch.rows)
             self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
         return batch

@@ -160,10 +160,10 @@ class RunningSet:
     def plan_mixed(
         self, sequences: Iterable[Sequence], room: int, most: int, prompts: Admitted
     ) -> ScheduledBatch | None:
-        """Plan one position of each sequence that decodes, and beside these known positions of others.
+        """Plan one position of each decoding sequence, and known positions of others in the same launch.
 
-        Of sequences that run, given in the order of ranks, these are `room` at most, of `most` sequences; `prompts`
-        begin behind them.
+        Running sequences, given in the order of ranks, get `room` known positions at most, in `most` sequences at most;
+        `prompts` follow them in the launch.
         """
         pending: list[BatchItem] = []
         known: list[BatchItem] = []

@@ -39,7 +39,7 @@ class GivenWay(NamedTuple):
     way: str  # "swap" or "recompute"
     why: str
     swap_s: float  # to copy its pages out and in
-    recompute_s: float  # to compute its positions again, and its images where nobody else keeps them
+    recompute_s: float  # to compute its positions again, and images that are in no cache
 
 
 class SwapSpace:

@@ -76,7 +76,7 @@ def beside(
     for attempt in range(_ATTEMPTS):
         queues = []
         for lane, replay, pace in (first, second):
-            # Whoever is done leaves the card to the other, whose later intervals do not count.
+            # The lane that ends first leaves the card to the other one, whose later intervals are not counted.
             count = max(2 * FEWEST, math.ceil(seconds / pace.mean)) << attempt
             queues.append((lane, [replay] * (SKIPPED + count)))
         ends = card.run(queues)

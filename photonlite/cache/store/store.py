@@ -93,7 +93,7 @@ class DiskStore:
                 self.skipped += 1
                 return
             self._waiting += size
-        # When the program ends, its thread pools do before the engine: then there is nobody to tell.
+        # At interpreter exit the thread pool shuts down before the engine: the entry is not stored then.
         with contextlib.suppress(RuntimeError):
             self._thread.submit(self._write, key, cache_salt, kind, tensor)
 
