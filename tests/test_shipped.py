@@ -100,7 +100,7 @@ def test_tiles_find_each_of_36_bananas_once(model, tile):
 @pytest.mark.long
 def test_tiles_point_once_at_each_banana(model):
     grid, boxes = bananas()
-    points = model.point(grid, ["banana", "giraffe"], tile=(2, 2), min_score=0.8)  # one beside a banana has 0.70
+    points = model.point(grid, ["banana", "giraffe"], tile=(2, 2), min_score=0.8)  # one beside a banana has 0.30
 
     assert points.names == ("banana", "giraffe")
     assert len(points.points) == 36
