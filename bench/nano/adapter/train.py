@@ -2,6 +2,7 @@
 
 ```
 python -m bench.nano.adapter --minutes 20 --threads 2          # writes assets/nano-shelf
+python -m bench.nano.adapter --minutes 20 --initial assets/nano-shelf  # adapts it to new weights of the checkpoint
 python -m bench.nano.adapter --device cuda --minutes 1
 ```
 
@@ -13,13 +14,13 @@ another object follows, then soft targets for the bins of its numbers.
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -136,12 +137,24 @@ def train(
             future.cancel()
 
 
-def save_adapter(terms: dict[str, LowRank], out: Path) -> None:
-    """Write adapter_config.json and adapter_model.safetensors, in half precision."""
-    tensors = {}
+def _stored_parts(terms: dict[str, LowRank]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters by their names in PEFT's file."""
     for name, term in terms.items():
         for part, value in (("lora_A", term.a), ("lora_B", term.b)):
-            tensors[f"base_model.model.{name}.{part}.weight"] = value.detach().half().cpu().contiguous()
+            yield f"base_model.model.{name}.{part}.weight", value
+
+
+def read_adapter(terms: dict[str, LowRank], folder: Path) -> None:
+    """Set the terms to those of an adapter that `save_adapter` wrote."""
+    stored = load_file(folder / "adapter_model.safetensors")
+    with torch.no_grad():
+        for name, value in _stored_parts(terms):
+            value.copy_(stored[name])
+
+
+def save_adapter(terms: dict[str, LowRank], out: Path) -> None:
+    """Write adapter_config.json and adapter_model.safetensors, in half precision."""
+    tensors = {name: value.detach().half().cpu().contiguous() for name, value in _stored_parts(terms)}
     config = {
         "peft_type": "LORA",
         "base_model_name_or_path": "photonlite nano",
@@ -162,6 +175,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--initial", type=Path, help="folder of an adapter to begin with")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -171,6 +185,8 @@ def main() -> None:
     if not isinstance(model, MoondreamModel):
         raise TypeError(f"the shipped checkpoint is a {type(model).__name__}")
     terms = add_adapter(model)
+    if args.initial:
+        read_adapter(terms, args.initial)
     maker = SceneMaker(loaded.prompts, model.crop_spec, model.config.prefix_length)
     save = partial(save_adapter, terms, args.out)
     train(model, maker, save, minutes=args.minutes, batch=args.batch, rate=args.rate)

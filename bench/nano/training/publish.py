@@ -43,7 +43,8 @@ def card_table(headline: Iterable[Mapping[str, Any]]) -> str:
     for row in headline:
         spread = "{:.3f} to {:.3f}".format(*row["interval"]) if row["interval"] else ""
         aim = f"{'at most ' if row['at_most'] else ''}{row['limit']:g}{'' if row['met'] else ', missed'}"
-        lines.append(f"| {row['name']} | {row['figure']:.3f} | {spread} | {aim} |")
+        figure = row["figure"] if isinstance(row["figure"], int) else f"{row['figure']:.3f}"
+        lines.append(f"| {row['name']} | {figure} | {spread} | {aim} |")
     return "\n".join(lines)
 
 

@@ -42,12 +42,14 @@ def test_the_card_shows_figures_and_aims(tmp_path):
     card, figures = tmp_path / "README.md", tmp_path / "figures.json"
     card.write_text("Before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
     missed = {"name": "false", "figure": 0.5, "limit": 0.03, "at_most": True, "met": False, "interval": None}
-    figures.write_text(json.dumps({"headline": [ROW, missed]}))
+    number = missed | {"name": "boxes", "figure": 916, "limit": 0}
+    figures.write_text(json.dumps({"headline": [ROW, missed, number]}))
     for _ in range(2):  # it can be written anew
         publish.update_card(card, [figures])
         assert card.read_text().splitlines() == [
             "Before", "<!-- figures -->", "| | figure | 95 % | aim |", "|---|---:|---:|---:|",
             "| points | 0.988 | 0.900 to 0.990 | 0.9 |", "| false | 0.500 |  | at most 0.03, missed |",
+            "| boxes | 916 |  | at most 0, missed |",
             "<!-- end of figures -->", "after",
         ]  # fmt: skip
 
