@@ -37,7 +37,7 @@ from photonlite.tuning.schedule import Schedule, save_tuning
 NOTES = """\
 - Alone there: alone on its SMs. Beside: both at once, in the window in which both are busy. p99: of the time between
   tokens. Sum: of both shares; taking turns gives 1.
-- SMs: of decoding and of encoding. Plain streams share all of them.
+- SMs: of decoding and of encoding. Plain streams share all of them; the kernels of decoding go first.
 - Parts: green contexts; a graph that is not confined to its part is said below the table.
 - Own tilings: searched for the part, one kind of kernel after the other, the others as they are for the whole card.
 - Fewer programs: cuBLAS was told to use fewer SMs for the encoding; attention and decode steps cannot be told, and

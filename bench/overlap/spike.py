@@ -146,7 +146,7 @@ class Spike:
     def _whole(self) -> tuple[Lane, Placed]:
         lane = self._card.whole()
         alone(self._card, lane, lane.capture(self._subject.encode), self._seconds)  # until the clock is up
-        return self._card.whole(), self._encoding(lane)
+        return self._card.whole(first=True), self._encoding(lane)
 
     def _part(self, sms: int) -> tuple[Lane, Lane]:
         if sms not in self._parts:

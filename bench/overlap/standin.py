@@ -21,7 +21,7 @@ class HostCard:
     def __init__(self) -> None:
         self._lanes: list[HostLane] = []
 
-    def whole(self) -> "HostLane":
+    def whole(self, *, first: bool = False) -> "HostLane":
         """See `Card.whole`."""
         return self._add(self.sms)
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from photonlite.device.cuda import PRIORITY
 from photonlite.device.parts import Part, divide
 from photonlite.kernels.triton_utils import Counters, counting_in
 
@@ -25,6 +26,8 @@ Ended = tuple[float, list[float]]  # when a queue began on the host's clock, and
 
 _WARM_UP = 2
 _PATIENCE_S = 120.0  # until all lanes of a run are ready
+AHEAD = 3
+"""Replays of a lane that are queued at most: a launch into a full queue would block those of other lanes too."""
 
 
 class Lane(Protocol):
@@ -47,8 +50,8 @@ class Card(Protocol):
 
     @property
     def sms(self) -> int: ...
-    def whole(self) -> Lane:
-        """Return a new lane over the whole card."""
+    def whole(self, *, first: bool = False) -> Lane:
+        """Return a new lane over the whole card; if `first`, its kernels go before those of others."""
 
     def divided(self, sms: int) -> tuple[Lane, Lane]:
         """Return a lane over about `sms` multiprocessors and one over the rest; see `device.parts.divide`.
@@ -72,8 +75,8 @@ class CudaCard:
         self._parts: dict[int, tuple[CudaLane, CudaLane]] = {}
         self.sms = int(torch.cuda.get_device_properties(device).multi_processor_count)
 
-    def whole(self) -> "CudaLane":
-        return self._add(None)
+    def whole(self, *, first: bool = False) -> "CudaLane":
+        return self._add(None, PRIORITY if first else 0)
 
     def divided(self, sms: int) -> tuple["CudaLane", "CudaLane"]:
         if sms not in self._parts:
@@ -88,8 +91,8 @@ class CudaCard:
         for lane in self._lanes:
             lane.close()
 
-    def _add(self, part: Part | None) -> "CudaLane":
-        lane = CudaLane(self._device, self.sms if part is None else part.sms, part)
+    def _add(self, part: Part | None, priority: int = 0) -> "CudaLane":
+        lane = CudaLane(self._device, self.sms if part is None else part.sms, part, priority)
         self._lanes.append(lane)
         return lane
 
@@ -97,12 +100,12 @@ class CudaCard:
 class CudaLane:
     """A stream of a CUDA device, in a part of it or on the whole."""
 
-    def __init__(self, device: torch.device, sms: int, part: Part | None) -> None:
+    def __init__(self, device: torch.device, sms: int, part: Part | None, priority: int) -> None:
         self.sms = sms
         self._device = device
         self._counters: Counters = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-lane")
-        self._stream: torch.cuda.Stream = self._thread.submit(self._enter, part).result()
+        self._stream: torch.cuda.Stream = self._thread.submit(self._enter, part, priority).result()
 
     def capture(self, work: Callable[[], object]) -> Replay:
         torch.cuda.synchronize(self._device)  # the caller may still be writing what the work reads, on another stream
@@ -114,9 +117,9 @@ class CudaLane:
     def close(self) -> None:
         self._thread.shutdown()
 
-    def _enter(self, part: Part | None) -> torch.cuda.Stream:
+    def _enter(self, part: Part | None, priority: int) -> torch.cuda.Stream:
         torch.cuda.set_device(self._device)
-        stream = part.enter(self._device) if part is not None else _stream(self._device)
+        stream = part.enter(self._device) if part is not None else _stream(self._device, priority)
         torch.cuda.set_stream(stream)
         return stream
 
@@ -136,7 +139,9 @@ class CudaLane:
             gate.wait(_PATIENCE_S)
             begun = time.perf_counter()
             start.record(self._stream)
-            for replay, end in zip(queue, ends, strict=True):
+            for index, (replay, end) in enumerate(zip(queue, ends, strict=True)):
+                if index >= AHEAD:
+                    ends[index - AHEAD].synchronize()
                 replay()
                 end.record(self._stream)
             self._stream.synchronize()
@@ -158,8 +163,8 @@ def play_together(queues: Sequence[tuple[Lane, Sequence[Replay]]]) -> list[list[
     return [[begun - first + end for end in ends] for begun, ends in results]
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _stream(device: torch.device, priority: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
 
 
 def _event() -> Any:

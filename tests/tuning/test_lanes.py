@@ -10,22 +10,31 @@ import pytest
 import torch
 
 from photonlite.device import parts
+from photonlite.device.cuda import PRIORITY
 from photonlite.kernels.triton_utils import arrival_counters
 from photonlite.tuning.lanes import CudaCard
 from tests.device.test_parts import FakeDriver
 
 
 class Stream:
-    def __init__(self, *where: Any) -> None: ...
+    def __init__(self, *where: Any, **options: Any) -> None:
+        self.priority = options.get("priority", 0)
+
     def synchronize(self) -> None: ...
 
 
 class Event:
     ticks = itertools.count()
 
+    def __init__(self) -> None:
+        self.ended = False
+
     def record(self, stream: Stream) -> None:
         assert isinstance(stream, Stream)
         self.at = next(self.ticks)
+
+    def synchronize(self) -> None:
+        self.ended = True
 
     def elapsed_time(self, end: "Event") -> float:
         return float(end.at - self.at)
@@ -88,6 +97,32 @@ def test_queues_are_replayed_at_once_and_timed_by_events(card: CudaCard) -> None
     assert [len(one) for one in ends] == [3, 5]
     assert all(later > earlier for one in ends for earlier, later in itertools.pairwise(one))
     assert [graph.__self__.replays for graph in graphs] == [3, 5]  # type: ignore[attr-defined]
+
+
+def test_only_a_few_replays_are_queued_at_a_time(card: CudaCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Event] = []
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: made.append(Event()) or made[-1])
+    lane, queued = card.whole(), []
+
+    def replay() -> None:
+        _start, *ends = made
+        queued.append(sum(hasattr(end, "at") and not end.ended for end in ends))
+
+    card.run([(lane, [replay] * 8)])
+
+    assert queued == [0, 1, 2, 2, 2, 2, 2, 2]
+
+
+def test_kernels_of_one_lane_may_go_first(card: CudaCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Stream] = []
+    monkeypatch.setattr(
+        torch.cuda, "Stream", lambda device, priority: made.append(Stream(priority=priority)) or made[-1]
+    )
+
+    card.whole()
+    card.whole(first=True)
+
+    assert [stream.priority for stream in made] == [0, PRIORITY]
 
 
 def test_lanes_share_no_arrival_counters(card: CudaCard) -> None:

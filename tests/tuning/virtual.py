@@ -52,7 +52,7 @@ class VirtualCard:
         self._speeds, self._beside = speeds or {}, beside or {}
         self.ran: list[list[tuple[str, int]]] = []
 
-    def whole(self) -> VirtualLane:
+    def whole(self, *, first: bool = False) -> VirtualLane:
         return VirtualLane(self.sms)
 
     def divided(self, sms: int) -> tuple[VirtualLane, VirtualLane]:
