@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from bench.gpu.models import endless_model, make_images, serve
 from bench.gpu.page import Page
 from bench.shapes import MOONDREAM2, TINY
 from photonlite.api import VisionModel
-from photonlite.config import EngineConfig
+from photonlite.config import Encoding, EngineConfig
 from photonlite.device.names import resolve_device
 from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
@@ -215,7 +216,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where: torch.device = options.where
     shape = "a tiny model in rehearsal: FIGURES MEAN NOTHING" if options.tiny else "Moondream 2's shape"
     on_card = options.tiny or where.type == "cuda"
-    model = _random_model(where, tiny=options.tiny) if on_card else photonlite.load(options.model, device=where)
+    engine: Any = {"encoding": options.encoding}
+    if on_card:
+        model = _random_model(where, engine, tiny=options.tiny)
+    else:
+        model = photonlite.load(options.model, device=where, engine=engine)
     page = Page("Real time", options.output)
     page.put(
         "",
@@ -247,11 +252,11 @@ def _clip_cases(model: VisionModel, options: argparse.Namespace) -> Iterator[Cas
             yield case if options.rate else replace(case, rate=held_rate(model, case, 20))
 
 
-def _random_model(where: torch.device, *, tiny: bool) -> VisionModel:
+def _random_model(where: torch.device, engine: Any, *, tiny: bool) -> VisionModel:
     config = MoondreamConfig.from_dict(TINY if tiny else MOONDREAM2)
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     memory = 24 << 30 if where.type == "cuda" else 1 << 25
-    return serve(endless_model(config, where, dtype), where, dtype, EngineConfig(kv_cache_bytes=memory))
+    return serve(endless_model(config, where, dtype), where, dtype, EngineConfig(kv_cache_bytes=memory, **engine))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -267,6 +272,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--bulk", type=int, nargs="+", default=[0], metavar="CLIENTS", help="clients beside the frames; each in turn"
     )
+    parser.add_argument("--encoding", choices=get_args(Encoding), default="turns", help="of images; see EngineConfig")
     parser.add_argument("--in-flight", type=int, default=1, help="frames that are asked about at a time")
     parser.add_argument("--output", type=Path, help="markdown file to write")
     options = parser.parse_args(arguments)
