@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.paged_attention import check_pages
+from photonlite.kernels.quantised import GROUP
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.reference.attention import FP8, HeadNorms
 from photonlite.kernels.small_batch_gemm_kernels import prefetch
@@ -50,15 +51,29 @@ class AttentionConfig:
 
 
 def attention_config(
-    rows: int, kv_heads: int, positions: int, *, dim: int = 64, group: int = 1, fp8: bool = False
+    rows: int,
+    kv_heads: int,
+    positions: int,
+    *,
+    dim: int = 64,
+    group: int = 1,
+    fp8: bool = False,
+    weight_group: int = 0,
 ) -> AttentionConfig:
-    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest."""
+    """Choose by measurement on an H200 (bench/results/gpu-notes.md); correct for any shape, if not the fastest.
+
+    The product that waits beside attention has programs of its own: with weights in 8 or 4 bits (`weight_group`: their
+    columns that share a scale) fewer and longer programs of attention go better with it (measured on an H100).
+    """
     programs = rows * kv_heads
     if dim * group > 64:  # registers hold no block of products for each query head: tensor cores from the first row on
         parts = max(1, min(_MOST_WIDE_PARTS, _WIDE_PROGRAMS // programs, positions // 32))
         return AttentionConfig(16, parts, 1 if dim <= 128 else 2, 5, dot=True)
     if programs <= 32:
         return AttentionConfig(16, max(1, min(27, positions // 32)), 1, 2, 32)
+    if weight_group and not fp8:
+        parts = max(1, min((1024 if weight_group <= GROUP else 1536) // programs, positions // 32))
+        return AttentionConfig(16, parts, 1, 4 if parts > 1 else 5, dot=True)
     if fp8 and programs >= 1024:
         return AttentionConfig(64 if programs < 2048 else 32, 1, 1, 5, dot=True)
     return AttentionConfig(16, max(1, min(-(-1536 // programs), positions // 32)), 1, 5 if fp8 else 4, dot=True)
@@ -84,6 +99,7 @@ def decode_attention(
     k_scale: float = 1.0,  # stored keys are keys divided by it, in FP8
     v_scale: float = 1.0,
     factors: Tensor | None = None,  # [B, H + H_kv], contiguous: of queries, and of values before they are stored
+    weight_group: int = 0,  # see `attention_config`
     config: AttentionConfig | None = None,  # `attention_config` unless given
 ) -> None:
     """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
@@ -101,7 +117,9 @@ def decode_attention(
     rows, page, kv_heads, dim = len(qkv), *keys.shape[1:]
     group = qkv.shape[1] // dim // kv_heads - 2
     fp8 = keys.dtype == FP8
-    config = config or attention_config(rows, kv_heads, page_table.shape[1] * page, dim=dim, group=group, fp8=fp8)
+    config = config or attention_config(
+        rows, kv_heads, page_table.shape[1] * page, dim=dim, group=group, fp8=fp8, weight_group=weight_group
+    )
     dot = config.dot and min(dim, config.block) >= 16
     q_gain, k_gain, eps = norms if norms is not None else (rotary, rotary, 0.0)  # pointers that are not read
     members, width = power_of_2(group), power_of_2(dim)

@@ -130,11 +130,12 @@ def test_a_new_position_is_seen_as_8_bits_hold_it() -> None:
     positions=st.integers(1, 5000),
     dim=st.sampled_from([64, 128]),
     fp8=st.booleans(),
+    weight_group=st.sampled_from([0, 128, 2048]),
 )
 def test_few_rows_are_cut_into_parts_of_some_positions(
-    rows: int, kv_heads: int, positions: int, dim: int, fp8: bool
+    rows: int, kv_heads: int, positions: int, dim: int, fp8: bool, weight_group: int
 ) -> None:
-    config = attention_config(rows, kv_heads, positions, dim=dim, fp8=fp8)
+    config = attention_config(rows, kv_heads, positions, dim=dim, fp8=fp8, weight_group=weight_group)
     assert 1 <= config.parts <= max(1, positions // config.block)
     assert config.block & (config.block - 1) == 0
     assert rows * kv_heads < 4096 or config.parts == 1

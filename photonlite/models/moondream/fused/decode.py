@@ -67,7 +67,7 @@ class FusedDecode:
             linear_in(x, stats, block.w_in, block.b_in, norm, qkv, activated, handshake)
             decode_attention(
                 qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
-                k_scale=k_scale, v_scale=v_scale,
+                k_scale=k_scale, v_scale=v_scale, weight_group=group,
             )  # fmt: skip
             linear_out(cat, block.w_out, block.b_out, x, stats, None if last else handshake)
         return x
