@@ -223,7 +223,7 @@ def test_launches_of_runs_and_decode_steps_take_turns() -> None:
 def test_a_run_that_saves_less_than_it_costs_the_others_comes_token_by_token() -> None:
     bench = Bench(lambda one, index: Token(FORCED if one.number == 0 and index in RUN else WORD), max_batch=8)
     bench.ask(Scripted(RUN, budget=20))
-    for _ in range(4):
+    for _ in range(5):
         bench.ask(Words(20, constrained=True))
     bench.run()
     assert "run" not in {kind for kind, _ in launched(bench)}
