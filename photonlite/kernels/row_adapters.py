@@ -26,6 +26,7 @@ from photonlite.kernels.triton_utils import dependent_launch, power_of_2, use_tr
 __all__ = ["RowTerm", "RowTerms", "expansion", "shrink"]
 
 _NUMBERS = 16_384  # of A in a program: what its threads can hold in registers while they wait
+_FEW, _NARROW = 16, 2048  # rows up to which programs may; columns that those of more rows take at a time
 _CHUNK = 128  # columns of B in a step, at most
 _LEAST = 16  # the least that tensor cores multiply
 
@@ -42,14 +43,18 @@ def shrink(x: Tensor, added: RowTerms, norm: tuple[Tensor, Tensor, float] | None
         return x
     rows, ins = x.shape
     stacks = [term.stack.a for term in added.terms]
-    rank, width = stacks[0].shape[1], power_of_2(max(a.shape[2] for a in stacks))
-    ranks = max(1, min(_NUMBERS // width, power_of_2(rank)))
+    rank, longest, numbers = stacks[0].shape[1], max(a.shape[2] for a in stacks), _NUMBERS
+    width = power_of_2(longest)
+    if norm is None and rows > _FEW:
+        # All programs must have begun, beside those of attention, before the next kernel can.
+        width, numbers = min(width, _NARROW), 2 * _NARROW
+    ranks = max(1, min(numbers // width, power_of_2(rank)))
     out, (weight, bias, eps) = (x, (x, x, 0.0)) if norm is None else (torch.empty_like(x), norm)
     terms = tuple((a, term.column, term.begin, a.shape[2]) for a, term in zip(stacks, added.terms, strict=True))
     device_code.shrink_kernel[(rows, len(terms) * -(-rank // ranks))](
         x, weight, bias, out, added.index, added.low, terms, ins, x.stride(0), added.low.stride(0), eps,
-        NORM=norm is not None, WIDTH=width, RANK=rank, RANKS=ranks, num_warps=4 if width <= _NUMBERS else 8,
-        **dependent_launch(x),
+        NORM=norm is not None, LONG=longest > width, WIDTH=width, RANK=rank, RANKS=ranks,
+        num_warps=4 if width <= _NUMBERS else 8, **dependent_launch(x),
     )  # fmt: skip
     return out
 

@@ -10,12 +10,13 @@ def shrink_kernel(
     x: tl.tensor, weight: tl.tensor, bias: tl.tensor, out: tl.tensor, index: tl.tensor, low: tl.tensor,
     terms: tl.tuple,
     width: tl.tensor, x_stride: tl.tensor, low_stride: tl.tensor, eps: tl.tensor,
-    NORM: tl.constexpr, WIDTH: tl.constexpr, RANK: tl.constexpr, RANKS: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, LONG: tl.constexpr, WIDTH: tl.constexpr, RANK: tl.constexpr, RANKS: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write `RANKS` numbers of ``A x`` of row `program_id(0)`; program `program_id(1)` has one term and some ranks.
 
-    With `NORM` x is layer-normalised, and the first program of each row writes that. A does not depend on the kernel
-    in front: it is read before the wait.
+    With `NORM` x is layer-normalised, and the first program of each row writes that. Some rows have more than `WIDTH`
+    columns if `LONG`. A does not depend on the kernel in front: its first columns are read before the wait.
     """
     row, share = tl.program_id(0).to(tl.int64), tl.program_id(1)
     groups: tl.constexpr = (RANK + RANKS - 1) // RANKS
@@ -44,7 +45,15 @@ def shrink_kernel(
                     tl.store(out + row * width + column, rounded, mask=inside)
             else:
                 rounded = tl.load(x + row * x_stride + begin + column, mask=column < count, other=0.0)
-            sums = tl.sum(matrix.to(tl.float32) * rounded.to(tl.float32)[None, :], axis=1)
+            total = matrix.to(tl.float32) * rounded.to(tl.float32)[None, :]
+            if LONG:
+                for start in range(WIDTH, count, WIDTH):
+                    k = start + column
+                    known = (rank < ranks)[:, None] & (k < count)[None, :]
+                    more = tl.load(a + slot * RANK * count + rank[:, None] * count + k[None, :], mask=known, other=0.0)
+                    value = tl.load(x + row * x_stride + begin + k, mask=k < count, other=0.0)
+                    total += more.to(tl.float32) * value.to(tl.float32)[None, :]
+            sums = tl.sum(total, axis=1)
             tl.store(low + row * low_stride + place + rank, sums, mask=rank < ranks)
 
 

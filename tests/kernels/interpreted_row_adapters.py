@@ -14,7 +14,7 @@ from photonlite.kernels.row_adapters import RowTerms
 from photonlite.kernels.small_batch_gemm import Handshake, Tiling
 from tests.kernels.adapter_cases import block_terms
 
-DIM, QKV, INNER, ATTENDED = 72, 40, 50, 24
+DIM, QKV, INNER, ATTENDED = 72, 40, 150, 24
 TILINGS = [Tiling(64, 64), Tiling(16, 32, 3), Tiling(32, 32, 2)]
 # rows, rank, slots but 0
 CASES = [(1, 16, 3), (8, 4, 3), (33, 16, 8), (5, 64, 2), (17, 6, 5)]
@@ -103,6 +103,7 @@ def check_quantised() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
+    row_adapters._NARROW = 64  # more than one step
     gemm.supported = lambda x, weight: True  # type: ignore[assignment]
     check_full()
     check_quantised()
