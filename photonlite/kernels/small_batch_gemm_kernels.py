@@ -200,7 +200,7 @@ def product_kernel(
         tl.extra.cuda.gdc_launch_dependents()
         for step in tl.static_range(0, AHEAD, 64):  # 128 bytes
             prefetch(row + tl.minimum(part * early + step, INS - 1))
-        if len(added) > 0:
+        if len(added) > 0 and SLOTS <= 32:
             prefetch_terms(added, n, m, rows, SLOTS, RANK)
     if AWAITED > 0:
         _await(ready, AWAITED)
