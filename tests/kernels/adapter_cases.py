@@ -41,6 +41,25 @@ def adapter_case(
     return y.to(where, dtype), x.to(where, dtype), rows, stack
 
 
+def random_term(
+    slots: int,
+    rank: int,
+    sizes: tuple[int, int],
+    column: int,
+    first: int,
+    *,
+    begin: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> RowTerm:
+    """Return a term of so many inputs and outputs; slot 0 holds NaNs."""
+    ins, outs = sizes
+    a, b = torch.randn(slots + 1, rank, ins) * ins**-0.5, torch.randn(slots + 1, outs, rank) / rank**0.5
+    a[0], b[0] = torch.nan, torch.nan
+    stack = AdapterStack(a.to(device, dtype), b.to(device, dtype), 0, [0, *[rank] * slots])
+    return RowTerm(stack, column, begin, first)
+
+
 def block_terms(
     slots: int, rank: int, sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str = "cpu"
 ) -> tuple[dict[str, list[RowTerm]], int]:
@@ -50,11 +69,9 @@ def block_terms(
     """
     dim, qkv, inner, attended = sizes
 
-    def term(column: int, ins: int, outs: int, begin: int, first: int) -> RowTerm:
-        a, b = torch.randn(slots + 1, rank, ins) * ins**-0.5, torch.randn(slots + 1, outs, rank) / rank**0.5
-        a[0], b[0] = torch.nan, torch.nan
-        stack = AdapterStack(a.to(device, dtype), b.to(device, dtype), 0, [0, *[rank] * slots])
-        return RowTerm(stack, column * rank, begin, first)
+    def term(number: int, ins: int, outs: int, begin: int, first: int) -> RowTerm:
+        made = (ins, outs), number * rank, first
+        return random_term(slots, rank, *made, begin=begin, dtype=dtype, device=device)
 
     of_qkv, of_fc1, whole = term(0, dim, qkv, 0, 0), term(1, dim, inner, 0, qkv), term(2, dim, dim, 0, 0)
     of_proj, of_fc2 = term(3, attended, dim, 0, 0), term(4, inner, dim, attended, 0)

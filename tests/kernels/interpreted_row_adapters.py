@@ -4,15 +4,16 @@ import torch
 from torch import Tensor
 
 from photonlite.config import Precision
-from photonlite.kernels import row_adapters
+from photonlite.kernels import row_adapters, serial_block
 from photonlite.kernels import small_batch_gemm as gemm
 from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference import row_adapters as reference
+from photonlite.kernels.reference import serial_block as serial_reference
 from photonlite.kernels.reference import small_batch_gemm as gemm_reference
 from photonlite.kernels.reference.quantised import dequantise, join_columns, quantise
 from photonlite.kernels.row_adapters import RowTerms
 from photonlite.kernels.small_batch_gemm import Handshake, Tiling
-from tests.kernels.adapter_cases import block_terms
+from tests.kernels.adapter_cases import block_terms, random_term
 
 DIM, QKV, INNER, ATTENDED = 72, 40, 150, 24
 TILINGS = [Tiling(64, 64), Tiling(16, 32, 3), Tiling(32, 32, 2)]
@@ -81,11 +82,43 @@ def check_block(rows: int, rank: int, slots: int, tiling: Tiling, sizes: tuple[i
         assert not torch.allclose(streams[0][index > 0], streams[2][index > 0], atol=0.1)
 
 
+def check_serial(rows: int, rank: int, slots: int, tiling: Tiling) -> None:
+    """The products of a serial block: inputs that are divided later, SwiGLU of pairs, scales for the next norm."""
+    gemm.tiling_of = serial_block.tiling_of = lambda *_, **__: tiling  # type: ignore[assignment]
+    x, gain = torch.randn(rows, DIM), torch.randn(DIM) + 1
+    w_gated, w_down = torch.randn(2 * INNER, DIM) / DIM**0.5, torch.randn(DIM, INNER) / INNER**0.5
+    index = torch.tensor(slots_of(rows, slots), dtype=torch.int32)
+    low = torch.full((rows, 3 * rank), torch.nan)
+    scales, *new = (serial_block.empty_scales(rows, DIM, INNER, 1e-6, x, adapted=True) for _ in range(3))
+    serial_block.scale_stream(x, gain, scales)
+    inward = [random_term(slots, rank, (DIM, INNER), part * rank, first) for part, first in ((0, INNER), (1, 0))]
+    added = RowTerms(index, low, inward)
+    row_adapters.shrink(scales.rows, added)
+    made = [torch.empty(rows, INNER) for _ in range(3)]
+    serial_block.norm_linear(scales, w_gated, None, made[0], gated=True, added=added)
+    serial_reference.norm_linear(scales, w_gated, None, made[1], gated=True, added=added)
+    serial_block.norm_linear(scales, w_gated, None, made[2], gated=True)
+    added = RowTerms(index, low, [random_term(slots, rank, (INNER, DIM), 2 * rank, 0)])
+    row_adapters.shrink(made[0], added)
+    streams = [x.clone() for _ in range(3)]
+    serial_block.add_linear(made[0], w_down, streams[0], (gain, new[0]), added)
+    serial_reference.add_linear(made[0], w_down, streams[1], (gain, new[1]), added)
+    serial_block.add_linear(made[0], w_down, streams[2], None)
+    for found, wanted, plain in (made, streams):
+        close(found, wanted)
+        assert torch.equal(found[index == 0], plain[index == 0])
+        assert not torch.allclose(found[index > 0], plain[index > 0], atol=0.1)
+    close(new[0].rows, new[1].rows)
+    close(new[0].squares, new[1].squares)
+
+
 def matrix(weight: Weight, dtype: torch.dtype) -> Tensor:
     return weight if isinstance(weight, Tensor) else dequantise(weight, dtype)
 
 
 def check_full() -> None:
+    for number, case in enumerate(CASES[:3]):
+        check_serial(*case, TILINGS[number % 2])
     sizes = DIM, QKV, INNER, ATTENDED
     for number, case in enumerate(CASES):
         w_in, w_out = torch.randn(QKV + INNER, DIM) / DIM**0.5, torch.randn(DIM, ATTENDED + INNER) / 10
@@ -104,7 +137,7 @@ def check_quantised() -> None:
 def main() -> None:
     torch.manual_seed(0)
     row_adapters._NARROW = 64  # more than one step
-    gemm.supported = lambda x, weight: True  # type: ignore[assignment]
+    gemm.supported = serial_block.supported = lambda x, weight: True  # type: ignore[assignment]
     check_full()
     check_quantised()
     print("the kernels agree")
