@@ -117,7 +117,7 @@ class Engine:
         if self.config.tensor_parallel > 1 or not isinstance(self._model, nn.Module):
             raise SettingsError("adapters are not divided: leave the engine setting 'tensor_parallel' at 1 to use any")
         if self._where.type == "cuda" and self.config.fused:
-            _logger.info("Not fused: batches with adapters, which run in operations of PyTorch")
+            _logger.info("Not fused: prompts, images and experts with adapters")
         bank = AdapterBank(self._model, self.config.adapter_slots, self.config.adapter_rank)
         core, loop = self._core, self._loop
         self._model_runner.adapters = bank

@@ -19,17 +19,20 @@ from torch import Tensor
 from photonlite.kernels import row_kernels
 from photonlite.kernels.quantised import Weight, dense
 from photonlite.kernels.reference import serial_block as reference
-from photonlite.kernels.small_batch_gemm import Scales, run_product, supported, tiling_of
+from photonlite.kernels.reference.row_adapters import RowTerms
+from photonlite.kernels.small_batch_gemm import SEVERAL, Scales, run_product, supported, tiling_of
 from photonlite.kernels.triton_utils import dependent_launch, power_of_2
 
 
-def empty_scales(rows: int, outs: int, ins: int, eps: float, like: Tensor, *, group: int = 0) -> Scales:
+def empty_scales(
+    rows: int, outs: int, ins: int, eps: float, like: Tensor, *, group: int = 0, adapted: bool = False
+) -> Scales:
     """Allocate what :func:`add_linear` writes for `rows` rows with a weight ``[outs, ins]``, in the type of `like`.
 
-    `group` is that of the weight; see `small_batch_gemm.tiling_of`.
+    `group` is that of the weight, see `small_batch_gemm.tiling_of`; `adapted` says whether terms of adapters are added.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
-    tiles = -(-outs // tiling_of(rows, outs, ins, group=group).outs)
+    tiles = -(-outs // tiling_of(max(rows, SEVERAL) if adapted else rows, outs, ins, group=group).outs)
     return Scales(like.new_empty(rows, outs), like.new_empty(tiles, rows, dtype=wide), eps)
 
 
@@ -46,23 +49,37 @@ def scale_stream(x: Tensor, gain: Tensor, scales: Scales) -> None:
     )  # fmt: skip
 
 
-def norm_linear(scales: Scales, weight: Weight, bias: Tensor | None, out: Tensor, *, gated: bool = False) -> None:
-    """Write ``norm(x) @ weight.T + bias``, ``[M, N]``; if `gated`, SwiGLU of it: the first half gates the second."""
+def norm_linear(
+    scales: Scales,
+    weight: Weight,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    gated: bool = False,
+    added: RowTerms | None = None,
+) -> None:
+    """Write ``norm(x) @ weight.T + bias``, ``[M, N]``; if `gated`, SwiGLU of it: the first half gates the second.
+
+    A of terms of adapters has been multiplied with the rows of the scales, which the product divides.
+    """
     if not supported(scales.rows, weight):
-        reference.norm_linear(scales, dense(weight, scales.rows.dtype), bias, out, gated=gated)
+        reference.norm_linear(scales, dense(weight, scales.rows.dtype), bias, out, gated=gated, added=added)
         return
     split = 0 if gated else len(weight)
-    run_product(scales.rows, weight, bias, raw=out, activated=out, split=split, gated=gated, scales=scales)
+    run_product(scales.rows, weight, bias, raw=out, activated=out, split=split, gated=gated, scales=scales, added=added)
 
 
-def add_linear(x: Tensor, weight: Weight, residual: Tensor, norm: tuple[Tensor, Scales] | None) -> None:
+def add_linear(
+    x: Tensor, weight: Weight, residual: Tensor, norm: tuple[Tensor, Scales] | None, added: RowTerms | None = None
+) -> None:
     """Add ``x @ weight.T`` to `residual` in place, with one rounding; write the sum's scales for the norm behind it.
 
     `norm` is that norm's weight and what is written; None without a norm.
     """
     if not supported(x, weight):
-        reference.add_linear(x, dense(weight, x.dtype), residual, norm)
+        reference.add_linear(x, dense(weight, x.dtype), residual, norm, added)
         return
     run_product(
-        x, weight, None, raw=residual, activated=residual, split=len(weight), residual=True, new_scales=norm
+        x, weight, None,
+        raw=residual, activated=residual, split=len(weight), residual=True, new_scales=norm, added=added,
     )  # fmt: skip

@@ -32,6 +32,8 @@ from photonlite.kernels import row_kernels
 from photonlite.kernels import small_batch_gemm_kernels as device_code
 from photonlite.kernels.quantised import GROUP, Weight, dense, obstacle
 from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.reference.row_adapters import RowTerms
+from photonlite.kernels.row_adapters import expansion
 from photonlite.kernels.triton_utils import (
     arrival_counters,
     dependent_launch,
@@ -46,6 +48,7 @@ _RESERVED = 1024  # bytes that every program takes besides
 _LEAST_STEP, _WIDEST = 32, 128  # columns of the least step, weight rows of the widest program
 _PROGRAMS = 132  # multiprocessors of an H200: each should have as many programs as the others
 
+SEVERAL = 2  # rows that the kernel for several rows is tiled for at least
 MAX_ROWS = 64  # rows that the kernels take: beyond them a product is no longer bound by the reading of weights
 
 
@@ -186,35 +189,39 @@ def linear_in(
     stats: Tensor | None,  # of a single row, from `tile_statistics` or `linear_out`; None for several
     weight: Weight,  # [A + F, K], rows contiguous
     bias: Tensor,  # [A + F]
-    norm: tuple[Tensor, Tensor, float],  # weight, bias and eps of the layer norm
+    norm: tuple[Tensor, Tensor, float] | None,  # weight, bias and eps of the layer norm; None where x is normalised
     raw: Tensor,  # takes the first A columns, [M, A], last dimension contiguous
     activated: Tensor,  # takes the others, [M, F], last dimension contiguous
     handshake: Handshake | None = None,  # with the `linear_out` of the same block
+    added: RowTerms | None = None,  # of adapters
 ) -> None:
     """Map the normalised residual stream into a block: queries, keys and values unchanged, the rest through GELU."""
     if not supported(x, weight):
-        reference.linear_in(x, dense(weight, x.dtype), bias, norm, raw, activated)
+        reference.linear_in(x, dense(weight, x.dtype), bias, norm, raw, activated, added)
         return
-    own_norm = None if stats is None else (stats, *norm)
-    rows = normalise(x, norm) if stats is None else x
+    own_norm = None if stats is None or norm is None else (stats, *norm)
+    rows = x if own_norm is not None or norm is None else normalise(x, norm)
     run_product(
-        rows, weight, bias, raw=raw, activated=activated, split=raw.shape[1], norm=own_norm, announces=handshake
-    )
+        rows, weight, bias,
+        raw=raw, activated=activated, split=raw.shape[1], norm=own_norm, announces=handshake, added=added,
+    )  # fmt: skip
 
 
 def linear_out(
-    x: Tensor, weight: Weight, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None
-) -> None:
+    x: Tensor, weight: Weight, bias: Tensor, residual: Tensor, stats: Tensor | None, handshake: Handshake | None = None,
+    added: RowTerms | None = None,
+) -> None:  # fmt: skip
     """Map a block's inside ``[M, K]`` back and add it to `residual`, ``[M, N]``, in place and with one rounding.
 
     For a single row `stats`, float32 ``[2, T, 1]`` for T tiles of `stats_width` columns, takes those of the new stream.
     """
     if not supported(x, weight):
-        reference.linear_out(x, dense(weight, x.dtype), bias, residual, stats)
+        reference.linear_out(x, dense(weight, x.dtype), bias, residual, stats, added)
         return
     run_product(
         x, weight, bias,
         raw=residual, activated=residual, split=len(weight), residual=True, new_stats=stats, awaits=handshake,
+        added=added,
     )  # fmt: skip
 
 
@@ -281,11 +288,12 @@ def run_product(
     announces: Handshake | None = None,
     awaits: Handshake | None = None,
     tiling: Tiling | None = None,
+    added: RowTerms | None = None,  # of adapters; only the kernel for several rows adds them
 ) -> None:
     """Run the kernel for several rows or that for a single one, as the tiling says."""
     (rows, ins), outs = x.shape, len(weight)
     group = group_of(weight)
-    tiling = tiling or tiling_of(rows, outs, ins, gated=gated, group=group)
+    tiling = tiling or tiling_of(rows if added is None else max(rows, SEVERAL), outs, ins, gated=gated, group=group)
     width, late = max(16, power_of_2(rows)), awaits.late if awaits is not None else 0
     if tiling.stages:
         fit = fitted(tiling, width, x.element_size(), shared_memory(x))
@@ -328,16 +336,20 @@ def run_product(
         if tiling.parts > 1:
             partial = torch.empty(tiling.parts, width, programs * tiling.outs, dtype=torch.float32, device=x.device)
             counters = arrival_counters(x.device, programs)
+        terms, sizes = expansion(added, tiling.parts)
         device_code.product_kernel[(programs, tiling.parts)](
             x, values, scale, shift, offset, stats, gain, raw, activated, scaled, target, partial, counters, *met,
             rows, outs, split, x.stride(0), values.stride(0), scale.stride(0), raw.stride(0), activated.stride(0), eps,
+            terms,
             FORMAT=_format(weight), GROUP=group, TILES_IN=tiles, TILES=power_of_2(tiles),
             ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
-            AHEAD=tiling.ahead, **constants,
+            AHEAD=tiling.ahead, **sizes, **constants,
         )  # fmt: skip
         return
     if rows != 1:
         raise ValueError(f"the kernel takes a single row, not {rows}")
+    if added is not None:
+        raise ValueError("the kernel for a single row adds no terms of adapters")
     if _format(weight) == "int4":
         x, values = x.view(torch.int64), values.view(torch.int32)  # four numbers, and eight
     device_code.single_kernel[(programs,)](

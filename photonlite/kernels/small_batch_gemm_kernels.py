@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from photonlite.kernels.int4_kernels import base, int4_step, int4_words, raised
+from photonlite.kernels.row_adapters_kernels import add_terms, prefetch_terms
 from photonlite.kernels.triton_utils import tl, triton
 
 
@@ -171,18 +172,20 @@ def product_kernel(
     activated: tl.tensor, scaled: tl.tensor, new_stats: tl.tensor, partial: tl.tensor, counters: tl.tensor,
     ready: tl.tensor, stale: tl.tensor, rows: tl.tensor, outs: tl.tensor, split: tl.tensor, x_stride: tl.tensor,
     weight_stride: tl.tensor, scale_stride: tl.tensor, raw_stride: tl.tensor, activated_stride: tl.tensor,
-    eps: tl.tensor,
+    eps: tl.tensor, added: tl.tuple,
     INS: tl.constexpr, BIAS: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
     STATS: tl.constexpr, ANNOUNCE: tl.constexpr, AWAITED: tl.constexpr, LATE: tl.constexpr, FORMAT: tl.constexpr,
     GROUP: tl.constexpr, TILES_IN: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr,
     STEP: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, AHEAD: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, SLOTS: tl.constexpr, RANK: tl.constexpr, CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
     The first `LATE` columns of the input are written by the kernel in front, the others by an earlier one that has
     announced its end: a program takes its part of those first. `FORMAT` is that of the weight: "full", or "int4",
-    "groups" or "rows" of 8 bits.
+    "groups" or "rows" of 8 bits. `added` are terms of adapters, which the kernel in front has multiplied with A;
+    empty without adapters.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     n = _weight_rows(tile, outs, OUTS, ACT)
@@ -197,6 +200,8 @@ def product_kernel(
         tl.extra.cuda.gdc_launch_dependents()
         for step in tl.static_range(0, AHEAD, 64):  # 128 bytes
             prefetch(row + tl.minimum(part * early + step, INS - 1))
+        if len(added) > 0 and SLOTS <= 32:
+            prefetch_terms(added, n, m, rows, SLOTS, RANK)
     if AWAITED > 0:
         _await(ready, AWAITED)
     elif PDL:
@@ -218,6 +223,8 @@ def product_kernel(
         )  # fmt: skip
     if FORMAT == "rows":
         total *= tl.load(slopes).to(tl.float32)[:, None]
+    if len(added) > 0:
+        total = add_terms(total, added, n, m, rows, part, SLOTS, RANK, CHUNK, PARTS)
     if NORM == "squares":
         total *= (1.0 / tl.sqrt(tl.sum(squares, axis=0) / INS + eps))[None, :]
 

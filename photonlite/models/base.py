@@ -5,7 +5,7 @@ Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from PIL import Image
 from torch import Tensor
@@ -114,6 +114,17 @@ class StepDecoder(Protocol):
     """Maps the next embedding of each sequence, ``[B, dim]``, to raw hidden states; may overwrite it, does not wait."""
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor: ...
+
+
+@runtime_checkable
+class AdaptableDecoder(Protocol):
+    """A step decoder that can add the terms of adapters in its own kernels."""
+
+    def adapted(self, bank: Any) -> StepDecoder:
+        """Return one that adds all terms that an `adapters.layers.AdapterBank` has places for now.
+
+        It takes at most `kernels.small_batch_gemm.MAX_ROWS` rows, and must be called inside the bank's `running`.
+        """
 
 
 class CropEncoder(Protocol):

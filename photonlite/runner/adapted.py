@@ -17,18 +17,36 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.adapters import AdapterRows
+from photonlite.kernels.small_batch_gemm import MAX_ROWS
+from photonlite.kernels.triton_utils import Counters
 from photonlite.models.adapters.layers import AdapterBank
-from photonlite.models.base import Model
+from photonlite.models.base import AdaptableDecoder, Model, StepDecoder
 from photonlite.runner.buffers import Buffers, transfer
 from photonlite.runner.graphs import Capturer, GraphReport, measured, try_capture
 from photonlite.runner.slots import Slot
 
-Step = Callable[[Tensor, Model], Tensor]
-"""Maps rows, int32 ``[B, 4 + P]``, to raw hidden states ``[B, dim]`` by a model."""
+AdaptedStep = Callable[[Tensor, Model], Tensor]
+"""Maps rows, int32 ``[B, 4 + P]``, to raw hidden states ``[B, dim]`` as a bank's model does, inside its `running`."""
+
+
+def adapted_step(
+    decoder: StepDecoder | None,
+    bank: AdapterBank,
+    plain: AdaptedStep,
+    fused: Callable[[Tensor, StepDecoder, Counters], Tensor],
+) -> AdaptedStep:
+    """Return what computes a step: the kernels of steps without adapters where these can add terms, or `plain`.
+
+    Its kernels count arrivals in counters of their own: it is warmed up while other steps run.
+    """
+    if not isinstance(decoder, AdaptableDecoder):
+        return plain
+    adapted, counters = decoder.adapted(bank), Counters()
+    return lambda rows, model: fused(rows, adapted, counters) if len(rows) <= MAX_ROWS else plain(rows, model)
 
 
 class AdaptedSteps:
-    def __init__(self, like: Buffers, bank: AdapterBank, step: Step) -> None:
+    def __init__(self, like: Buffers, bank: AdapterBank, step: AdaptedStep) -> None:
         self._bank, self._step, self._generation = bank, step, bank.generation
         self._rows, self._hidden = torch.zeros_like(like.rows), torch.zeros_like(like.hidden)
         self._index = torch.zeros(len(like.rows), dtype=torch.int32, device=like.rows.device)

@@ -42,7 +42,7 @@ from photonlite.models.base import (
     size_heads,
 )
 from photonlite.models.layers import Attention
-from photonlite.runner.adapted import AdaptedSteps
+from photonlite.runner.adapted import AdaptedSteps, adapted_step
 from photonlite.runner.buffers import Buffers, CropBuffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
     PLACE_VARIANTS,
@@ -187,7 +187,8 @@ class TorchModelRunner:
             if not half or not has_triton(self._device):
                 return None
             capturer = CudaCapturer(self._device, PRIORITY)
-        adapted = AdaptedSteps(buffers, self.adapters, self._plain_step)
+        step = adapted_step(self._steps, self.adapters, self._plain_step, self._fused_step)
+        adapted = AdaptedSteps(buffers, self.adapters, step)
         report = adapted.capture(capturer, self._graphs.sizes)
         self._captured = adapted
         return report
@@ -352,10 +353,13 @@ class TorchModelRunner:
         """Map rows, int32 ``[B, 4 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
         if self._steps is None:
             return self._plain_step(rows, self._model)
+        return self._fused_step(rows, self._steps, self._counters)
+
+    def _fused_step(self, rows: Tensor, decoder: StepDecoder, counters: Counters) -> Tensor:
         x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])  # [B, dim]
         following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:], rows[:, TURN])
-        with counting_in(self._counters):
-            return self._steps(x, following, self.cache)
+        with counting_in(counters):
+            return decoder(x, following, self.cache)
 
     def _plain_step(self, rows: Tensor, model: Model) -> Tensor:
         """Do what `_step` does in a model's own operations."""

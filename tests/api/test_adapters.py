@@ -13,6 +13,7 @@ from photonlite.engine.adapters import AdapterReader
 from photonlite.errors import AdapterError, EngineDiedError, SettingsError, UnknownAdapterError
 from photonlite.models.adapters.files import find_adapter
 from photonlite.models.adapters.layers import AdapterBank
+from photonlite.models.moondream.fused.decode import AdaptedDecode, FusedDecode
 from photonlite.runner.graphs import GraphOptions
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
 from tests.runner.rig import Played
@@ -96,9 +97,17 @@ def test_adapters_in_one_batch_do_not_mix(served: Served) -> None:
 
 
 @pytest.mark.long
-def test_captured_steps_read_the_slots_of_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_captured_steps_read_the_slots_of_each_batch(
+    fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = Served(tmp_path, page_size=4, max_batch=6, adapter_slots=2)
-    runner = served.model._session.engine._model_runner
+    runner, steps = served.model._session.engine._model_runner, []
+    if fused:
+        model: Any = runner._model
+        runner._steps = FusedDecode(model.config.text, model.packed_blocks)
+        call = AdaptedDecode.__call__
+        monkeypatch.setattr(AdaptedDecode, "__call__", lambda *given: steps.append(given) or call(*given))
     assert runner.capture_adapters(Played()) is None  # nothing is captured at all
     runner.capture(GraphOptions((1, 2, 4, 6)), Played())
     served.load()
@@ -116,6 +125,7 @@ def test_captured_steps_read_the_slots_of_each_batch(tmp_path: Path, monkeypatch
     assert [plain(one) for one in found] == expected
     assert len(replayed) > 10
     assert all(replayed)
+    assert not fused or len(steps) > 10
     runner.adapters.generation += 1  # type: ignore[union-attr]  # as after an adapter with further terms
     assert served.model.query(make_image(0), "What?", adapter="x")["answer"]
     assert not replayed[-1]

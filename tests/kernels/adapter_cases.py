@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels.adapters import AdapterRows, AdapterStack
+from photonlite.kernels.row_adapters import RowTerm
 
 # slots of units, rows of a unit, inputs, outputs, rank of the stack, first output
 CASES = [
@@ -38,3 +39,46 @@ def adapter_case(
     rows = AdapterRows.of(slots, [1] * len(slots), where)
     stack = AdapterStack(a.to(where, dtype), b.to(where, dtype), first, ranks)
     return y.to(where, dtype), x.to(where, dtype), rows, stack
+
+
+def random_term(
+    slots: int,
+    rank: int,
+    sizes: tuple[int, int],
+    column: int,
+    first: int,
+    *,
+    begin: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> RowTerm:
+    """Return a term of so many inputs and outputs; slot 0 holds NaNs."""
+    ins, outs = sizes
+    a, b = torch.randn(slots + 1, rank, ins) * ins**-0.5, torch.randn(slots + 1, outs, rank) / rank**0.5
+    a[0], b[0] = torch.nan, torch.nan
+    stack = AdapterStack(a.to(device, dtype), b.to(device, dtype), 0, [0, *[rank] * slots])
+    return RowTerm(stack, column, begin, first)
+
+
+def block_terms(
+    slots: int, rank: int, sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str = "cpu"
+) -> tuple[dict[str, list[RowTerm]], int]:
+    """Return the terms of a parallel block by what reads or adds them, and the columns of their ``A x``.
+
+    `sizes` are those of the stream, of queries, keys and values, of the MLP's inside, and of what attention returns.
+    """
+    dim, qkv, inner, attended = sizes
+
+    def term(number: int, ins: int, outs: int, begin: int, first: int) -> RowTerm:
+        made = (ins, outs), number * rank, first
+        return random_term(slots, rank, *made, begin=begin, dtype=dtype, device=device)
+
+    of_qkv, of_fc1, whole = term(0, dim, qkv, 0, 0), term(1, dim, inner, 0, qkv), term(2, dim, dim, 0, 0)
+    of_proj, of_fc2 = term(3, attended, dim, 0, 0), term(4, inner, dim, attended, 0)
+    found = {
+        "of_norm": [of_qkv, of_fc1, whole],
+        "of_inside": [of_proj, of_fc2],
+        "into": [of_qkv, of_fc1],
+        "out": [whole, of_proj, of_fc2],
+    }
+    return found, 5 * rank

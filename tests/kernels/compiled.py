@@ -31,6 +31,7 @@ from photonlite.kernels import (
     norms,
     prefill_attention,
     rotary,
+    row_adapters,
     serial_block,
     small_batch_gemm,
 )
@@ -40,6 +41,7 @@ from photonlite.kernels.fp8 import CAPABILITY
 from photonlite.kernels.quantised import dense
 from photonlite.kernels.reference.quantised import empty, join_columns
 from photonlite.kernels.triton_utils import LEAST_CAPABILITY
+from tests.kernels.adapter_cases import block_terms
 
 Size = tuple[int, int, int, int, int]
 """Hidden size, heads, key/value heads, size of a head, inside of the MLP."""
@@ -127,6 +129,7 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
             x, stats, zeros(total, hidden), zeros(total), norm, zeros(rows, qkv), cat[:, heads * dim :]
         )
         small_batch_gemm.linear_out(cat, zeros(hidden, cat.shape[1]), zeros(hidden), x, stats)
+        adapted_step(x, cat, (hidden, qkv, inner, heads * dim))
         return
     scales = [serial_block.empty_scales(rows, hidden, width, 1e-6, x) for width in (inner, heads * dim)]
     serial_block.scale_stream(x, zeros(hidden), scales[0])
@@ -135,6 +138,22 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
     inside = zeros(rows, inner)
     serial_block.norm_linear(scales[1], zeros(2 * inner, hidden), None, inside, gated=True)
     serial_block.add_linear(inside, zeros(hidden, inner), x, (zeros(hidden), scales[0]))
+
+
+def adapted_step(x: Tensor, cat: Tensor, sizes: tuple[int, int, int, int]) -> None:
+    """The products of a parallel block some of whose rows have adapters."""
+    hidden, qkv, inner, attended = sizes
+    terms, columns = block_terms(8, 16, sizes, x.dtype)
+    index, low = ints(len(x)), zeros(len(x), columns, dtype=torch.float32)
+    added = {name: row_adapters.RowTerms(index, low, some) for name, some in terms.items()}
+    ready = small_batch_gemm.Handshake(ints(1), ints(1), 9, attended)
+    normal = row_adapters.shrink(x, added["of_norm"], (zeros(hidden), zeros(hidden), 1e-5))
+    w_in, raw = zeros(qkv + inner, hidden), zeros(len(x), qkv)
+    small_batch_gemm.linear_in(
+        normal, None, w_in, zeros(qkv + inner), None, raw, cat[:, attended:], ready, added["into"]
+    )  # fmt: skip
+    row_adapters.shrink(cat, added["of_inside"])
+    small_batch_gemm.linear_out(cat, zeros(hidden, cat.shape[1]), zeros(hidden), x, None, ready, added["out"])
 
 
 def adapter(hidden: int, inner: int, rows: int) -> None:
@@ -236,7 +255,9 @@ def check(memory: int, sharing: Sequence[Card]) -> None:
         compiler = compiled_for(card, SIZES[index :: len(sharing)])
         taken |= {name: max(shared, taken.get(name, 0)) for name, shared in compiler.shared.items()}
         print(f"{card.name}: {compiler.compiled} kernels are compiled")
-    told = dict.fromkeys(("row_kernels", "activations", "adapters", "quantised"), cards.ROW_BYTES)
+    told = dict.fromkeys(
+        ("row_kernels", "row_adapters_kernels", "activations", "adapters", "quantised"), cards.ROW_BYTES
+    )
     for _, heads, kv_heads, dim, _ in SIZES:
         group = heads // kv_heads
         for need in (*cards.prompt_needs(dim, group), *cards.step_needs(dim, group)):

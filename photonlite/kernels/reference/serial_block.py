@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from photonlite.kernels.reference.row_adapters import RowTerms, add_terms
 from photonlite.kernels.triton_utils import power_of_2
 
 if TYPE_CHECKING:
@@ -23,9 +24,20 @@ def scale_stream(x: Tensor, gain: Tensor, scales: Scales) -> None:
     scales.squares[: len(parts)] = torch.stack([part.square().sum(dim=1) for part in parts])
 
 
-def norm_linear(scales: Scales, weight: Tensor, bias: Tensor | None, out: Tensor, *, gated: bool = False) -> None:
+def norm_linear(
+    scales: Scales,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    *,
+    gated: bool = False,
+    added: RowTerms | None = None,
+) -> None:
     inverse = torch.rsqrt(scales.squares.sum(dim=0) / weight.shape[1] + scales.eps)
-    result = functional.linear(scales.rows, weight).to(inverse.dtype) * inverse[:, None]
+    result = functional.linear(scales.rows, weight)
+    if added is not None:
+        add_terms(result, added)
+    result = result.to(inverse.dtype) * inverse[:, None]
     result = result if bias is None else result + bias
     if gated:
         gate, value = result.chunk(2, dim=1)
@@ -33,7 +45,12 @@ def norm_linear(scales: Scales, weight: Tensor, bias: Tensor | None, out: Tensor
     out.copy_(result)
 
 
-def add_linear(x: Tensor, weight: Tensor, residual: Tensor, norm: tuple[Tensor, Scales] | None) -> None:
-    residual.copy_(residual + functional.linear(x, weight))
+def add_linear(
+    x: Tensor, weight: Tensor, residual: Tensor, norm: tuple[Tensor, Scales] | None, added: RowTerms | None = None
+) -> None:
+    result = functional.linear(x, weight)
+    if added is not None:
+        add_terms(result, added)
+    residual.copy_(residual + result)
     if norm is not None:
         scale_stream(residual, *norm)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from photonlite.kernels.reference.row_adapters import RowTerms, add_terms
 from photonlite.kernels.triton_utils import power_of_2
 
 
@@ -24,16 +25,29 @@ def small_batch_gemm(
 
 
 def linear_in(
-    x: Tensor, weight: Tensor, bias: Tensor, norm: tuple[Tensor, Tensor, float], qkv: Tensor, activated: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    norm: tuple[Tensor, Tensor, float] | None,
+    qkv: Tensor,
+    activated: Tensor,
+    added: RowTerms | None = None,
 ) -> None:
     width = qkv.shape[1]
-    result = functional.linear(functional.layer_norm(x, x.shape[-1:], *norm), weight, bias)
+    result = functional.linear(x if norm is None else functional.layer_norm(x, x.shape[-1:], *norm), weight, bias)
+    if added is not None:
+        add_terms(result, added)
     qkv.copy_(result[:, :width])
     activated.copy_(functional.gelu(result[:, width:], approximate="tanh"))
 
 
-def linear_out(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None) -> None:
-    residual.copy_(residual + functional.linear(x, weight) + bias)
+def linear_out(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None, added: RowTerms | None = None
+) -> None:
+    result = functional.linear(x, weight)
+    if added is not None:
+        add_terms(result, added)
+    residual.copy_(residual + result + bias)
     if stats is not None:
         stats.copy_(tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1]))))
 

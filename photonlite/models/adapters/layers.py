@@ -73,6 +73,15 @@ class AdapterBank:
         return cast(Model, self._copy)
 
     @property
+    def rows(self) -> AdapterRows:
+        """The rows of the batch that runs on this thread."""
+        return self._current()
+
+    def stacks(self, layer: str) -> tuple[AdapterStack, ...]:
+        """Return what has been allocated at a layer, by the model's own name of it."""
+        return tuple(self._layers[layer].stacks.values()) if layer in self._layers else ()
+
+    @property
     def nbytes(self) -> int:
         """Bytes that slots take on the device."""
         stacks = [stack for layer in self._layers.values() for stack in layer.stacks.values()]

@@ -9,11 +9,17 @@ The product at the end does not wait for attention: it starts with the MLP's sha
 attention's share last. At few rows attention reads little and waits much, and so costs next to nothing.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from photonlite.kernels.decode_attention import decode_attention
+from photonlite.kernels.row_adapters import RowTerm, RowTerms, shrink
 from photonlite.kernels.small_batch_gemm import (
+    MAX_ROWS,
+    SEVERAL,
     Handshake,
     group_of,
     is_single,
@@ -24,6 +30,7 @@ from photonlite.kernels.small_batch_gemm import (
     supported,
     tile_statistics,
 )
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
@@ -33,7 +40,10 @@ from photonlite.models.moondream.fused.layers import PackedBlock
 class FusedDecode:
     """Computes decode steps with the packed weights of a decoder; see `models.base.StepDecoder`."""
 
+    _least = 1  # rows that products are tiled for
+
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...]) -> None:
+        self._config = config
         self._blocks = blocks
         self._attended = config.n_heads * config.head_dim
         self._qkv = (config.n_heads + 2 * config.kv_heads) * config.head_dim
@@ -42,6 +52,10 @@ class FusedDecode:
         self._rotary = torch.stack(angles).squeeze(2).contiguous()  # [2, positions, R / 2]
         # Finished programs of each block's first product; each block clears the count of the one before.
         self._ready = torch.zeros(len(blocks), dtype=torch.int32, device=device)
+
+    def adapted(self, bank: AdapterBank) -> "AdaptedDecode":
+        """Return the same with the terms that a bank has places for now; it must run inside `bank.running`."""
+        return AdaptedDecode(self._config, self._blocks, bank)
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         try:
@@ -52,25 +66,30 @@ class FusedDecode:
 
     def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         count, (dim, inner) = len(x), self._blocks[0].w_out.shape
-        single = is_single(count, self._blocks[0].w_in)
+        single = is_single(max(count, self._least), self._blocks[0].w_in)
         group = group_of(self._blocks[0].w_out)
         stats = tile_statistics(x, stats_width(dim, inner, group=group)) if single else None
         qkv = x.new_empty(count, self._qkv)
         cat = x.new_empty(count, inner)
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]
-        for index, block in enumerate(self._blocks):
+        for index in range(len(self._blocks)):
             keys, values = cache.layer(index)
             k_scale, v_scale = cache.scales[index]
-            norm = block.ln_weight, block.ln_bias, block.eps
-            handshake = self._handshake(index, x)
-            last = index == len(self._blocks) - 1
-            linear_in(x, stats, block.w_in, block.b_in, norm, qkv, activated, handshake)
+            self._go_in(index, x, stats, qkv, activated)
             decode_attention(
                 qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
                 k_scale=k_scale, v_scale=v_scale, weight_group=group,
             )  # fmt: skip
-            linear_out(cat, block.w_out, block.b_out, x, stats, None if last else handshake)
+            self._go_out(index, cat, x, stats)
         return x
+
+    def _go_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
+        block = self._blocks[index]
+        linear_in(x, stats, block.w_in, block.b_in, block.norm, qkv, activated, self._handshake(index, x))
+
+    def _go_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
+        block, last = self._blocks[index], index == len(self._blocks) - 1
+        linear_out(cat, block.w_out, block.b_out, x, stats, None if last else self._handshake(index, x))
 
     def _handshake(self, index: int, x: Tensor) -> Handshake | None:
         """Synchronise a block's two products, of which the second starts before attention ends.
@@ -85,6 +104,70 @@ class FusedDecode:
         return Handshake(
             self._ready[index : index + 1],
             self._ready[previous : previous + 1],
-            programs_of(len(x), *weight.shape, group=group_of(weight)),
+            programs_of(max(len(x), self._least), *weight.shape, group=group_of(weight)),
             self._attended,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockTerms:
+    """The terms of a block's adapters, by what A reads and by the product that B adds to."""
+
+    of_norm: Sequence[RowTerm]
+    of_inside: Sequence[RowTerm]
+    into: Sequence[RowTerm]
+    out: Sequence[RowTerm]
+
+
+class AdaptedDecode(FusedDecode):
+    """Computes steps some of whose rows have adapters: A beside the norm and behind attention, B inside the products.
+
+    A single row is normalised in front as several are, since only their product adds terms.
+    """
+
+    _least = SEVERAL
+
+    def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], bank: AdapterBank) -> None:
+        super().__init__(config, blocks)
+        self._bank = bank
+        self._terms = [self._terms_of(index) for index in range(len(blocks))]
+        count = max(len(one.of_norm) + len(one.of_inside) for one in self._terms)
+        norm = blocks[0].ln_weight
+        wide = torch.promote_types(norm.dtype, torch.float32)
+        self._low = torch.zeros(MAX_ROWS, max(1, count) * bank.rank, dtype=wide, device=norm.device)
+
+    def _go_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
+        block, terms = self._blocks[index], self._terms[index]
+        given, norm = x, block.norm if not terms.of_norm else None
+        if terms.of_norm:
+            given = shrink(x, self._added(x, terms.of_norm), block.norm)
+        handshake, added = self._handshake(index, x), self._added(x, terms.into)
+        linear_in(given, None, block.w_in, block.b_in, norm, qkv, activated, handshake, added)
+
+    def _go_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
+        block, terms, last = self._blocks[index], self._terms[index], index == len(self._blocks) - 1
+        if terms.of_inside:
+            shrink(cat, self._added(x, terms.of_inside))
+        handshake, added = None if last else self._handshake(index, x), self._added(x, terms.out)
+        linear_out(cat, block.w_out, block.b_out, x, None, handshake, added)
+
+    def _added(self, x: Tensor, terms: Sequence[RowTerm]) -> RowTerms:
+        return RowTerms(self._bank.rows.index, self._low[: len(x)], terms)
+
+    def _terms_of(self, index: int) -> _BlockTerms:
+        """Return a block's terms; that of the whole attention reads what the norm returns, see `moondream.adapters`."""
+        found: dict[str, list[RowTerm]] = {}
+        column = 0
+        for layer, begin, first in (
+            ("attn.qkv", 0, 0),
+            ("mlp.fc1", 0, self._qkv),
+            ("attn", 0, 0),
+            ("attn.proj", 0, 0),
+            ("mlp.fc2", self._attended, 0),
+        ):
+            found[layer] = []
+            for stack in self._bank.stacks(f"text.blocks.{index}.{layer}"):
+                found[layer].append(RowTerm(stack, column, begin, first + stack.first))
+                column += self._bank.rank
+        qkv, fc1, attention, proj, fc2 = found.values()
+        return _BlockTerms([*qkv, *fc1, *attention], [*proj, *fc2], [*qkv, *fc1], [*attention, *proj, *fc2])

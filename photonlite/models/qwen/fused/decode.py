@@ -10,11 +10,14 @@ Norms are part of the products around them: see `kernels.serial_block`.
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from photonlite.kernels.decode_attention import decode_attention
+from photonlite.kernels.row_adapters import RowTerm, RowTerms, shrink
 from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
-from photonlite.kernels.small_batch_gemm import group_of
+from photonlite.kernels.small_batch_gemm import MAX_ROWS, group_of
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.qwen.fused.layers import BlockWeights
 
@@ -22,9 +25,15 @@ from photonlite.models.qwen.fused.layers import BlockWeights
 class FusedDecode:
     """Computes decode steps with the weights of a decoder's blocks; see `models.base.StepDecoder`."""
 
+    _adapted = False  # whether products add terms of adapters
+
     def __init__(self, blocks: Sequence[BlockWeights], rotary: Tensor) -> None:
         self._blocks = blocks
         self._rotary = rotary  # [2, positions, D / 2]
+
+    def adapted(self, bank: AdapterBank) -> "AdaptedDecode":
+        """Return the same with the terms that a bank has places for now; it must run inside `bank.running`."""
+        return AdaptedDecode(self._blocks, self._rotary, bank)
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         count, block = len(x), self._blocks[0]
@@ -32,20 +41,55 @@ class FusedDecode:
         inner = block.w_down.shape[1]
         qkv, attended, inside = (x.new_empty(count, size) for size in (len(block.w_qkv), width, inner))
         into, between = (
-            empty_scales(count, dim, size, block.eps, x, group=group_of(weight))
+            empty_scales(count, dim, size, block.eps, x, group=group_of(weight), adapted=self._adapted)
             for size, weight in ((inner, block.w_down), (width, block.w_proj))
         )
         scale_stream(x, block.gain_in, into)
         for index, block in enumerate(self._blocks):
             keys, values = cache.layer(index)
             k_scale, v_scale = cache.scales[index]
-            norm_linear(into, block.w_qkv, block.b_qkv, qkv)
+            norm_linear(into, block.w_qkv, block.b_qkv, qkv, added=self._added(index, "attn.qkv", into.rows))
             decode_attention(
                 qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
                 turns=rows.turns, norms=block.norms, k_scale=k_scale, v_scale=v_scale,
             )  # fmt: skip
-            add_linear(attended, block.w_proj, x, (block.gain_mlp, between))
-            norm_linear(between, block.w_gate_up, None, inside, gated=True)
+            added = self._added(index, "attn.proj", attended)
+            add_linear(attended, block.w_proj, x, (block.gain_mlp, between), added)
+            added = self._added(index, "mlp.gate_up", between.rows)
+            norm_linear(between, block.w_gate_up, None, inside, gated=True, added=added)
             following = self._blocks[index + 1] if index + 1 < len(self._blocks) else None
-            add_linear(inside, block.w_down, x, None if following is None else (following.gain_in, into))
+            norm = None if following is None else (following.gain_in, into)
+            add_linear(inside, block.w_down, x, norm, self._added(index, "mlp.down", inside))
         return x
+
+    def _added(self, index: int, layer: str, x: Tensor) -> RowTerms | None:
+        """Return what is added to the product of a layer that reads `x`."""
+        return None
+
+
+class AdaptedDecode(FusedDecode):
+    """Computes steps some of whose rows have adapters: A in front of each product, B inside it."""
+
+    _adapted = True
+
+    def __init__(self, blocks: Sequence[BlockWeights], rotary: Tensor, bank: AdapterBank) -> None:
+        super().__init__(blocks, rotary)
+        self._bank = bank
+        self._terms = {
+            (index, layer): [
+                RowTerm(stack, bank.rank * number, 0, stack.first)
+                for number, stack in enumerate(bank.stacks(f"text.blocks.{index}.{layer}"))
+            ]
+            for index in range(len(blocks))
+            for layer in ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
+        }
+        columns = max(1, *map(len, self._terms.values())) * bank.rank
+        gain = blocks[0].gain_in
+        wide = torch.promote_types(gain.dtype, torch.float32)
+        self._low = torch.zeros(MAX_ROWS, columns, dtype=wide, device=gain.device)
+
+    def _added(self, index: int, layer: str, x: Tensor) -> RowTerms:
+        added = RowTerms(self._bank.rows.index, self._low[: len(x)], self._terms[index, layer])
+        if added.terms:
+            shrink(x, added)
+        return added
