@@ -26,7 +26,7 @@ from photonlite.kernels.triton_utils import dependent_launch, power_of_2, use_tr
 __all__ = ["RowTerm", "RowTerms", "expansion", "shrink"]
 
 _NUMBERS = 16_384  # of A in a program: what its threads can hold in registers while they wait
-_FEW, _NARROW = 16, 2048  # rows up to which programs may; columns that those of more rows take at a time
+_FEW, _NARROW = 16, 2048  # rows up to which programs may; columns that those of more take at a time; not measured yet
 _CHUNK = 128  # columns of B in a step, at most
 _LEAST = 16  # the least that tensor cores multiply
 

@@ -80,15 +80,15 @@ def test_rounding_costs_no_more_than_in_the_plain_decoder(name: str) -> None:
     decoder = fused_decode(text).adapted(bank)
     total = [0.0, 0.0]
     for rows in (1, 2, 8, 33, MAX_ROWS):
-        lengths, x = lengths_of(rows, 850), embeddings(rows, text.config.dim)
+        lengths, errors = lengths_of(rows, 850), [0.0, 0.0]
         given = AdapterRows.of([(row + 1) % 5 for row in range(rows)], [1] * rows, torch.device("cuda"))
         with bank.running(given), exact_bank.running(given):
-            wanted = Context(exact_bank.model.text, lengths).plain(x)
-            errors = [
-                distance(Context(text, lengths).fused(decoder, x), wanted),
-                distance(Context(bank.model.text, lengths).plain(x), wanted),
-            ]
-        assert distance(Context(exact, lengths).plain(x), wanted) > 5 * errors[1], "the adapters change something"
+            for seed in range(3):
+                x = embeddings(rows, text.config.dim, seed)
+                wanted = Context(exact_bank.model.text, lengths).plain(x)
+                errors[0] += distance(Context(text, lengths).fused(decoder, x), wanted)
+                errors[1] += distance(Context(bank.model.text, lengths).plain(x), wanted)
+                assert distance(Context(exact, lengths).plain(x), wanted) > 0.1, "the adapters change something"
         assert errors[0] < 1.5 * errors[1], f"{rows} rows: {errors}"
         total = [total[0] + errors[0], total[1] + errors[1]]
     assert total[0] < EXCESS * total[1], total
