@@ -19,7 +19,7 @@ from photonlite.tuning.paces import SECONDS, Pace, alone, beside, turns
 from photonlite.tuning.profile import sizes_of
 from photonlite.tuning.works import Decoding, Work, encoder_of, encoding
 
-CONFINED = 1.25  # a part whose work runs at more than this multiple of its share of the SMs is none
+CONFINED = 1.4  # a part whose work runs at more than this multiple of its share of the SMs is none
 _SEARCH_S = 40.0  # for the tilings of one part and number of streams
 
 

@@ -69,8 +69,8 @@ class WideLinear:
             x.addmm_(rows[0], self._matrix(rows).t())
 
     def _is_short(self, rows: Rows) -> bool:
-        """Whether the kernels of decode steps multiply: a short prompt need not turn the whole matrix back."""
-        return not isinstance(self._weight, Tensor) and supported(rows[0], self._weight)
+        """Whether the kernels of decode steps multiply, which are faster for few rows and turn no matrix back."""
+        return supported(rows[0], self._weight)
 
     def _matrix(self, rows: Rows) -> Tensor:
         return dense(self._weight, rows[0].dtype)

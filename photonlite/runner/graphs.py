@@ -44,6 +44,7 @@ LONGEST = 4096
 
 _FEW = (16, 32, 64, 128, 192, 256)
 _FINE, _COARSE = 16, 128
+_RUNS = 512  # positions of the longest launch whose rows may all be forced runs: 8 in each of 64 rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,9 @@ def prefill_sizes(prefix_length: int | None, positions: int) -> tuple[int, ...]:
 def tiles_for(size: int, rows: int, *, mixed: bool = False) -> int:
     """Choose the number of tiles of a graph of so many positions: enough for all rows, or for rows of 32 positions.
 
-    In a mixed launch most rows have one.
+    In a mixed launch most rows have one position, and in a short launch forced runs have a few.
     """
-    return -(-size // QUERY_TILE) + min(rows, size if mixed else max(8, size // 32))
+    return -(-size // QUERY_TILE) + min(rows, size if mixed or size <= _RUNS else size // 32)
 
 
 class PromptGraphs:

@@ -213,11 +213,18 @@ def test_a_long_launch_is_not_padded_by_more_than_a_block_of_a_product_or_an_eig
 
 def test_many_short_rows_take_a_graph_with_as_many_tiles_or_none() -> None:
     graphs = prompt_graphs(4096)
-    assert tiles_for(64, 64) == 9
-    assert graphs.size_for(60, 9) == 64
-    assert graphs.size_for(60, 10) == 128
-    assert graphs.size_for(60, 30) is None
+    assert tiles_for(640, 64) == 10 + 20
+    assert graphs.size_for(600, 30) == 640
+    assert graphs.size_for(600, 31) == 736
+    assert graphs.size_for(600, 60) is None
     assert graphs.size_for(5000, 80) is None
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(64, 2), (16, 8), (64, 8), (5, 3)])
+def test_every_row_of_a_short_launch_may_be_a_forced_run(rows: int, tokens: int) -> None:
+    positions = rows * tokens
+    size = prompt_graphs(4096).size_for(positions, rows)
+    assert size == min(one for one in prefill_sizes(730, 4096) if one >= positions)
 
 
 def test_graphs_of_mixed_launches_have_a_tile_for_every_row() -> None:
@@ -226,8 +233,8 @@ def test_graphs_of_mixed_launches_have_a_tile_for_every_row() -> None:
 
     assert tiles_for(16, 64, mixed=True) == 1 + 16
     assert tiles_for(512, 64, mixed=True) == 8 + 64
-    assert graphs.size_for(60 + 440, 60 + 7) == 512
-    assert prompt_graphs(4096).size_for(60 + 440, 60 + 7) != 512
+    assert graphs.size_for(60 + 560, 60 + 9) == 640
+    assert prompt_graphs(4096).size_for(60 + 560, 60 + 9) != 640
 
 
 def test_nothing_is_replayed_that_was_not_prompt_graphs() -> None:
