@@ -24,39 +24,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch, Step, Transfer
 from photonlite.device.base import Device, Event, Stream
 from photonlite.errors import NumericalError
-from photonlite.grammar.decoding.grammars import MaskCache
 from photonlite.observe.trace import Tracer, Track
 from photonlite.request import Allowed, Token
-from photonlite.runner.sampling_params import (
-    SampledRow,
-    Variant,
-    read_results,
-    required_heads,
-    variant_of,
-    write_params,
-    write_scored,
-    write_unused,
-)  # fmt: skip
-from photonlite.runner.seen_ids import SeenIds
-from photonlite.runner.slots import (
-    ENCODER_SLOTS,
-    NO_VALUE,
-    PAGES,
-    PENDING_ROW,
-    POSITION,
-    SCRATCH_PAGE,
-    TURN,
-    WRITE_SLOT,
-    EncoderSlot,
-    Slot,
-    SlotShape,
-)
-from photonlite.sequence import Sequence as BatchSequence
+from photonlite.runner.sampling_params import SampledRow, Variant, read_results
+from photonlite.runner.slot_inputs import SlotInputs
+from photonlite.runner.slots import ENCODER_SLOTS, EncoderSlot, Slot, SlotShape
 
 _SWAP_SPANS: Mapping[str, tuple[str, Track]] = {"out": ("swap out", "download"), "in": ("swap in", "upload")}
 
@@ -132,14 +107,7 @@ class StepExecutor:
         if encodes_beside:
             self._encoder_slots = [EncoderSlot(index, device) for index in range(ENCODER_SLOTS)]
             self._encoder_stream = device.encode
-        self._masks = MaskCache(model_runner.vocab_size)
-        self._seen = SeenIds(model_runner.vocab_size)
-        shape = model_runner.shape
-        self._scratch_row = shape.pending_rows - 1
-        self._page_size = shape.page_size
-        # The page tables of all rows; a launch copies the ones it needs.
-        self._tables = np.zeros((shape.pending_rows, shape.max_pages), np.int32)
-        self._written = [0] * shape.pending_rows
+        self._inputs = SlotInputs(model_runner.shape, model_runner.vocab_size)
         self._transfers: dict[Transfer, tuple[Event, Event]] = {}
         self._tracer = tracer or Tracer(enabled=False)
         self._anchored: float | None = None
@@ -160,7 +128,7 @@ class StepExecutor:
 
     def finalize(self, step: Step, allowed: Sequence[Allowed | None]) -> None:
         slot, runner, device = self._slots[step.slot], self._model_runner, self._device
-        (variant, sampled), count = self._fill_params(step, slot, allowed), step.padded
+        (variant, sampled), count = self._inputs.fill_params(step, slot, allowed), step.padded
 
         self._run(step, device.upload, lambda: runner.upload_choices(slot, count, variant))
         device.upload.record(slot.choices_uploaded)
@@ -194,7 +162,7 @@ class StepExecutor:
 
     def transfer(self, transfer: Transfer) -> None:
         if transfer.direction == "in":
-            self._written[transfer.row] = 0  # the row's page table is another sequence's
+            self._inputs.forget_row(transfer.row)
 
         def guarded() -> None:
             try:
@@ -250,8 +218,8 @@ class StepExecutor:
         plan, runner = step.plan, self._model_runner
         # The rows that sample are padded with those that decode, as both are then done in one graph.
         step.padded = runner.padded(len(plan.rows))[0] if step.kind == "mixed" else len(plan.rows)
-        count = self._fill_tokens(plan, slot)
-        self._fill_rows(plan, slot, step.padded)
+        count = self._inputs.fill_tokens(plan, slot)
+        self._inputs.fill_rows(plan, slot, step.padded)
 
         def upload() -> None:
             runner.upload_rows(slot, step.padded)
@@ -268,14 +236,12 @@ class StepExecutor:
     def _launch_decode(self, step: Step, slot: Slot) -> None:
         plan, runner, device = step.plan, self._model_runner, self._device
         step.padded, step.graphed = runner.padded(len(plan.rows))
-        self._fill_rows(plan, slot, step.padded)
+        self._inputs.fill_rows(plan, slot, step.padded)
         step.graphed = step.graphed and not slot.adapted
         self._upload(step, slot, lambda: runner.upload_rows(slot, step.padded), device.compute, device.upload)
         self._run(step, device.compute, lambda: runner.decode(slot, step.padded))
 
-    def _upload(
-        self, step: Step, slot: EncoderSlot, work: Callable[[], None], stream: Stream, copies: Stream
-    ) -> None:
+    def _upload(self, step: Step, slot: EncoderSlot, work: Callable[[], None], stream: Stream, copies: Stream) -> None:
         """Queue a copy to the device, on `copies`, that the forward pass, on `stream`, waits for."""
         copies.record(slot.upload_begun)
         self._run(step, copies, work)
@@ -292,79 +258,6 @@ class StepExecutor:
                     step.failure = error
 
         stream.run(guarded)
-
-    def _fill_rows(self, plan: ScheduledBatch, slot: Slot, padded: int) -> None:
-        """Fill `slot.rows`: a row's last position is where a decode step writes, and how far a prompt reaches."""
-        count = len(plan.rows)
-        rows = [_row_of(row.sequence) for row in plan.rows]
-        for row, item in zip(rows, plan.rows, strict=True):
-            # A decode step writes the pages that a sequence was given since its last launch: rarely one, mostly none.
-            pages, written = item.sequence.pages, 0 if item.begins else self._written[row]
-            if written < len(pages):
-                self._tables[row, written : len(pages)] = pages[written:]
-                self._written[row] = len(pages)
-        last = np.array([row.start + row.count - 1 for row in plan.rows], np.int32)
-        shifts = [0 if row.sequence.turns is None else row.sequence.turns.shift for row in plan.rows]
-        adapters = [row.sequence.adapter_slot for row in plan.rows]
-        slot.adapted = any(adapters)
-        if slot.adapted:
-            slot.adapters[:count], slot.adapters[count:padded] = adapters, 0
-        target = slot.rows
-        target[:count, PENDING_ROW] = rows
-        target[:count, POSITION] = last
-        target[:count, TURN] = last + np.array(shifts, np.int32)
-        tables = self._tables[rows]
-        page = tables[np.arange(count), last // self._page_size]
-        target[:count, WRITE_SLOT] = page * self._page_size + last % self._page_size
-        target[:count, PAGES:] = tables
-        if padded > count:
-            target[count:padded, PENDING_ROW] = self._scratch_row
-            target[count:padded, POSITION] = target[count:padded, TURN] = 0
-            target[count:padded, WRITE_SLOT] = SCRATCH_PAGE * self._page_size
-            target[count:padded, PAGES:] = SCRATCH_PAGE
-
-    def _fill_tokens(self, plan: ScheduledBatch, slot: Slot) -> int:
-        """Fill `slot.tokens` with the known tokens behind BOS and image of each row; return how many there are."""
-        filled = 0
-        for row in plan.rows:
-            if row.pending:
-                continue
-            start, end = max(row.start, row.sequence.prefix_len), row.start + row.count
-            tokens = row.sequence.tokens_after_image(start)[: end - start]
-            target = slot.tokens[filled : filled + len(tokens)]
-            target[:, 0] = [token.id for token in tokens]
-            target[:, 1:] = NO_VALUE
-            for place, token in enumerate(tokens):
-                if token.values:
-                    target[place, 1 : 1 + len(token.values)] = np.array(token.values, np.float32).view(np.int32)
-            filled += len(tokens)
-        return filled
-
-    def _fill_params(self, step: Step, slot: Slot, allowed: Sequence[Allowed | None]) -> tuple[Variant, bool]:
-        """Fill params and masks; return variant and whether a row draws. An impossible grammar fails only its row."""
-        needs = 0
-        for index, (row, wanted) in enumerate(zip(step.rows, allowed, strict=True)):
-            params, mask = slot.choices[index], slot.masks[index]
-            if wanted is None or row.index is None:
-                write_unused(params)
-                continue
-            one = row.sequence
-            try:
-                penalty = one.repetition_penalty if wanted.free else 1.0
-                drawn = one.temperature, one.top_p, one.seed, row.index, one.top_k, penalty
-                write_params(params, mask, self._masks, wanted, *drawn)
-                if penalty != 1:
-                    self._seen.fill(one, _row_of(one), slot.seen[index])
-                if wanted.scored:
-                    write_scored(wanted.scored, slot.scored[index], self._masks.vocab_size)
-                    step.scored[index] = len(wanted.scored)
-                needs |= required_heads(wanted, one.temperature, penalty)
-            except Exception as error:  # a grammar is a plug-in
-                step.faults[index] = error
-                write_unused(params)
-        for params in slot.choices[len(step.rows) : step.padded]:
-            write_unused(params)
-        return variant_of(needs)
 
     def _outcome(self, step: Step, slot: Slot, index: int, result: SampledRow) -> Token | Exception | None:
         if index in step.faults:
@@ -425,12 +318,6 @@ def _raise(step: Step, slot: EncoderSlot) -> None:
         # keys and values into the pages of the next step's sequences. Only a failure waits here.
         slot.forward_ended.wait()
         raise step.failure
-
-
-def _row_of(sequence: BatchSequence) -> int:
-    if sequence.row is None:
-        raise AssertionError(f"sequence {sequence.number} has no row of the pending table: it cannot be launched")
-    return sequence.row
 
 
 def _not_finite() -> NumericalError:

@@ -322,14 +322,14 @@ MUTANTS = [
     ),
     Mutant(
         "sampling: top_p is lost on its way",
-        "runner/step_executor.py",
+        "runner/slot_inputs.py",
         "one.temperature, one.top_p, one.seed",
         "one.temperature, 1.0, one.seed",
         SIMULATION,
     ),
     Mutant(
         "sampling: top_k is lost on its way",
-        "runner/step_executor.py",
+        "runner/slot_inputs.py",
         "row.index, one.top_k",
         "row.index, 0",
         "tests/api/test_model.py",
@@ -343,7 +343,7 @@ MUTANTS = [
     ),
     Mutant(
         "sampling: a penalty holds for what a grammar lists",
-        "runner/step_executor.py",
+        "runner/slot_inputs.py",
         "one.repetition_penalty if wanted.free else 1.0",
         "one.repetition_penalty",
         "tests/test_equality.py",

@@ -200,7 +200,7 @@ MUTANTS = [
     Mutant(
         "swap: the page table of a row's last owner is used",
         "runner/step_executor.py",
-        "            self._written[transfer.row] = 0  # the row's page table is another sequence's\n",
+        "            self._inputs.forget_row(transfer.row)\n",
         "            pass\n",
         SIMULATION,
     ),

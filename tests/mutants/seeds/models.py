@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(
         "the last block waits for a count that the next step clears",
         "models/moondream/fused/decode.py",
-        "x, stats, None if last else handshake)",
-        "x, stats, handshake)",
+        "x, stats, None if last else self._handshake(index, x))",
+        "x, stats, self._handshake(index, x))",
         "tests/models/moondream/fused/test_decode.py",
     ),
     Mutant(
