@@ -33,10 +33,12 @@ Rows = tuple[Tensor, ...]
 class WideLinear:
     """A linear layer in the type of its input, with a weight ``[N, K]``; bias ``[N]`` or None.
 
-    A quantised weight is turned back into a matrix for each product of more rows than decode steps have.
+    A quantised weight is turned back into a matrix for each product of more rows than decode steps have. `short` says
+    whether fewer rows take the kernels of decode steps, which are compiled for each number of rows.
     """
 
-    def __init__(self, weight: Weight, bias: Tensor | None) -> None:
+    def __init__(self, weight: Weight, bias: Tensor | None, *, short: bool = True) -> None:
+        self._short = short
         self._weight = weight.detach() if isinstance(weight, Tensor) else weight
         self._bias = None if bias is None else bias.detach()
 
@@ -70,7 +72,7 @@ class WideLinear:
 
     def _is_short(self, rows: Rows) -> bool:
         """Whether the kernels of decode steps multiply, which are faster for few rows and turn no matrix back."""
-        return supported(rows[0], self._weight)
+        return self._short and supported(rows[0], self._weight)
 
     def _matrix(self, rows: Rows) -> Tensor:
         return dense(self._weight, rows[0].dtype)

@@ -46,8 +46,8 @@ def adapted_step(
 
 
 class AdaptedSteps:
-    def __init__(self, like: Buffers, bank: AdapterBank, step: AdaptedStep) -> None:
-        self._bank, self._step, self._generation = bank, step, bank.generation
+    def __init__(self, like: Buffers, bank: AdapterBank, step: AdaptedStep, generation: int) -> None:
+        self._bank, self._step, self._generation = bank, step, generation
         self._rows, self._hidden = torch.zeros_like(like.rows), torch.zeros_like(like.hidden)
         self._index = torch.zeros(len(like.rows), dtype=torch.int32, device=like.rows.device)
         self._replays: dict[int, Callable[[], None]] = {}

@@ -165,7 +165,8 @@ class TorchModelRunner:
         self._graphs = DecodeGraphs(options, depth=len(self._buffers), max_rows=self.shape.max_rows)
         with torch.inference_mode():
             capturer = capturer or CudaCapturer(self._device, PRIORITY)
-            report = self._prefill.capture(capturer)  # larger, so captured before the others
+            with counting_in(self._counters):
+                report = self._prefill.capture(capturer)  # larger, so captured before the others
             variants = WORD_VARIANTS
             if self._model.numbers is not None:
                 variants = VARIANTS if size_heads(self._model.numbers) is not None else PLACE_VARIANTS
@@ -187,8 +188,9 @@ class TorchModelRunner:
             if not half or not has_triton(self._device):
                 return None
             capturer = CudaCapturer(self._device, PRIORITY)
+        generation = self.adapters.generation  # what is added while the step is made needs other graphs
         step = adapted_step(self._steps, self.adapters, self._plain_step, self._fused_step)
-        adapted = AdaptedSteps(buffers, self.adapters, step)
+        adapted = AdaptedSteps(buffers, self.adapters, step, generation)
         report = adapted.capture(capturer, self._graphs.sizes)
         self._captured = adapted
         return report
@@ -291,7 +293,8 @@ class TorchModelRunner:
                 # What the encoder needs for a moment is in use while the others run.
                 peak, held = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
                 kept.append(torch.empty(peak - held, dtype=torch.uint8, device=self._device))
-            self._prefill.rehearse(positions)
+            with counting_in(self._counters):
+                self._prefill.rehearse(positions)
             buffers.hidden.copy_(self._step(buffers.rows))
             self._finalize(buffers, rows, "penalized", sampled=True)
             del kept  # it had to be there while the others ran
@@ -340,7 +343,7 @@ class TorchModelRunner:
         return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape, self._pending)
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
-        with self._spread_over(sum(row.count for row in rows)):
+        with self._spread_over(sum(row.count for row in rows)), counting_in(self._counters):
             self._prefill.run(self._buffers[slot.index], slot, rows, self._bank(slot.adapted))
 
     def _bank(self, adapted: bool) -> AdapterBank | None:

@@ -18,6 +18,7 @@ from photonlite.images.packing import pack_image
 from photonlite.kernels.triton_utils import arrival_counters
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
+from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.request import Allowed, Token
 from photonlite.runner import torch_model_runner
 from photonlite.runner.graphs import GraphOptions
@@ -158,17 +159,25 @@ def test_bodies_on_one_card_count_arrivals_apart(monkeypatch: pytest.MonkeyPatch
         counted.append(arrival_counters(CPU, 1))
         return fused(decoder, *arguments)  # type: ignore[arg-type]
 
-    fused = FusedDecode.__call__
+    def prompts(decoder: FusedPrefill, *arguments: Any) -> Tensor:
+        counted.append(arrival_counters(CPU, 1))
+        return prefill(decoder, *arguments)
+
+    fused, prefill = FusedDecode.__call__, FusedPrefill.__call__
     monkeypatch.setattr(FusedDecode, "__call__", step)
+    monkeypatch.setattr(FusedPrefill, "__call__", prompts)
     monkeypatch.setattr(torch_model_runner, "sample_from_hidden", decide)
     config = tiny_config()
     story = stories(config)[1]
     for _ in range(2):
-        rig = Rig(config, torch.float32, fused=True)
+        rig = Rig(config, torch.float32, fused=True, packed=True)
+        rig.model_runner.rehearse(20, 1)
+        rig.model_runner.capture(GraphOptions((1,)), Played())
         rig.prefill([story], [rig.fresh(story)])
         rig.decode([story])
 
-    first, second = counted[:3], counted[3:]
+    first, second = counted[: len(counted) // 2], counted[len(counted) // 2 :]
+    assert len(first) > 8
     assert all(one is first[0] for one in first)
     assert all(one is second[0] for one in second)
     assert first[0] is not second[0] is not arrival_counters(CPU, 1)

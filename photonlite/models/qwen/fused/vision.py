@@ -49,10 +49,10 @@ class FusedTower:
         norms = [_norm(layer) for block in plain for layer in (block.norm1, block.norm2)]
         self._first_norm, *following = *norms, _norm(tower.merger.norm)
         joins, lacking = join_layers(
-            [WideLinear(layer.weight, None) for layer in outward], [layer.bias for layer in outward], following
+            [_linear(layer.weight, None) for layer in outward], [layer.bias for layer in outward], following
         )
         self._blocks = [
-            FusedBlock(WideLinear(block.qkv.weight, block.qkv.bias), inside, join_attention, join_mlp, lack)
+            FusedBlock(_linear(block.qkv.weight, block.qkv.bias), inside, join_attention, join_mlp, lack)
             for block, (inside, _), join_attention, join_mlp, lack in zip(
                 plain, mlps, joins[::2], joins[1::2], lacking[1::2], strict=True
             )
@@ -105,6 +105,11 @@ def _norm(layer: nn.Module) -> Norm:
 def _mlp(mlp: nn.Module) -> tuple[Callable[[Rows], Rows], nn.Linear]:
     """Return an MLP up to its last layer, and that layer."""
     if isinstance(mlp, MLP):
-        return WideLinear(mlp.fc1.weight, mlp.fc1.bias).gelu, mlp.fc2
+        return _linear(mlp.fc1.weight, mlp.fc1.bias).gelu, mlp.fc2
     assert isinstance(mlp, GatedMLP)
-    return WideLinear(mlp.gate_up.weight, mlp.gate_up.bias).swiglu, mlp.down
+    return _linear(mlp.gate_up.weight, mlp.gate_up.bias).swiglu, mlp.down
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> WideLinear:
+    """Return a layer that compiles nothing for a small image: its kernels would be compiled while others wait."""
+    return WideLinear(weight, bias, short=False)
