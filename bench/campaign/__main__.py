@@ -9,6 +9,7 @@ Runs side by side need a state and a seed each; `--add` puts such states togethe
 
 import argparse
 import contextlib
+import math
 import os
 import platform
 import sys
@@ -30,7 +31,6 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 MODULES = (images, requests, slow, overload, kills, terms, disk, descriptors, clock, compiling, soak)
 TRIALS = tuple(module.TRIAL for module in MODULES)
 _PACKAGES = ("torch", "pillow", "starlette", "uvicorn", "schemathesis", "hypothesis")
-_EVER_S = 1e9
 _TOLD_S = 10.0  # between two lines of progress where there is no terminal
 
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, trials: Sequence[Trial] = TRIAL
     chosen = [trial for trial in trials if trial.name in options.only]
     waiting = [trial for trial in chosen if _counted(state, trial) < trial.aim] or chosen
     begun, load = time.monotonic(), os.getloadavg()[0]
-    until = begun + (60 * options.minutes if options.minutes else _EVER_S)
+    until = begun + (60 * options.minutes if options.minutes else math.inf)
     run = {
         "date": time.strftime("%Y-%m-%d"),
         "seed": options.seed,
@@ -116,7 +116,8 @@ def _run(trial: Trial, setup: Setup, state: State, path: Path) -> int:
                     if bar.disable and time.monotonic() - told > _TOLD_S:
                         told = time.monotonic()
                         print(f"{trial.name}: {tally.counted} of {trial.aim}, {tally.failed} failed", flush=True)
-                    if setup.left_s <= 0 or 0 < aim <= tally.counted:
+                    # A trial that is one long run goes on as long as it may: its last outcome judges the whole run.
+                    if setup.left_s <= 0 or (0 < aim <= tally.counted and (trial.adds_up or math.isinf(setup.left_s))):
                         break
         except Exception as error:  # the other trials go on
             tally.fail(tally.next, setup.seed, f"the trial broke off: {error!r}")

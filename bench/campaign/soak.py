@@ -1,6 +1,7 @@
 """Hours of a mild mixed load: memory, descriptors and threads do not grow, and the watchdog raises no alarm."""
 
 import contextlib
+import math
 import random
 import socket
 import threading
@@ -18,6 +19,7 @@ from bench.campaign.server import Server
 from bench.campaign.slope import Slope, slope
 from bench.campaign.trial import Batches, Outcome, Setup, Trial
 
+AIM: Final = 120  # minutes
 SAMPLED_S: Final = 10.0
 WARM_UP: Final = 0.25  # share of the run that does not count: caches fill
 JUDGED_HOURS: Final = 0.5  # a shorter run is all warm-up: its slopes are reported, and not judged
@@ -47,7 +49,7 @@ def run(setup: Setup, first: int) -> Batches:
 
 
 def minutes(setup: Setup, first: int, sampled_s: float, minute_s: float) -> Batches:
-    """Soak until the time is over; the last outcome has the slopes."""
+    """Soak until the time is over, or for `AIM` minutes where there is no limit; the last outcome has the slopes."""
     with Server(setup, *_FLAGS) as server:
         load = Load(server.port, partial(_request, setup.seed), 3, pause_s=0.15)
         leaver = threading.Event()
@@ -62,6 +64,7 @@ def minutes(setup: Setup, first: int, sampled_s: float, minute_s: float) -> Batc
                     time.sleep(sampled_s)
                     samples.append(sample(server, (time.monotonic() - begun) / 3600))
                 last = setup.left_s < minute_s + _STOPPING_S
+                last = last or (math.isinf(setup.left_s) and number - first + 1 == AIM)
                 outcome = _judged(server, load, number)
                 if last:
                     outcome = with_slopes(outcome, samples)
@@ -141,7 +144,7 @@ def _leave(port: int, over: threading.Event) -> None:
 TRIAL = Trial(
     "soak",
     "minutes of a soak without a break",
-    120,
+    AIM,
     "a wrong answer; an alarm of the watchdog; behind the first quarter of a run of at least half an hour, a slope of "
     "resident memory, descriptors or threads of all processes whose interval of 95 % lies above 0 and that exceeds "
     + ", ".join(f"{name}: {most:g}" for name, most in NEGLIGIBLE.items()),

@@ -94,6 +94,12 @@ def test_of_a_trial_that_does_not_add_up_the_longest_run_counts(command):
     assert (state.tallies["soak"].counted, state.tallies["soak"].next) == (4, 6)
 
 
+def test_a_trial_of_one_long_run_goes_on_behind_its_aim_until_the_time_is_over(command):
+    _, state = command([make("soak", Outcome, 3, adds_up=False)], "--minutes", "0.001")
+
+    assert state.tallies["soak"].counted > 3
+
+
 def test_closing_a_trial_ends_its_server(command):
     ended = []
 

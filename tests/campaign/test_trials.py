@@ -1,5 +1,6 @@
 """Each trial against a real server, with few cases."""
 
+import math
 import random
 import time
 
@@ -111,6 +112,15 @@ def test_soak():
     outcomes = list(soak.minutes(setup(30.0), 0, 0.2, 3.0))
     assert failures([outcome for [outcome] in outcomes]) == []
     assert outcomes[-1][0].figures["alarms of the watchdog"] == 0
+    assert "memory (MB an hour)" in outcomes[-1][0].figures
+
+
+def test_a_soak_without_a_limit_ends_with_its_aim_and_its_slopes(monkeypatch):
+    monkeypatch.setattr(soak, "AIM", 2)
+
+    outcomes = list(soak.minutes(setup(math.inf), 7, 0.2, 3.0))
+
+    assert [outcome.number for [outcome] in outcomes] == [7, 8]
     assert "memory (MB an hour)" in outcomes[-1][0].figures
 
 
