@@ -125,9 +125,9 @@ class EngineConfig:
             `router_budget`. "greedy" admits whatever fits at the moment. "reserve" admits what fits if every answer
             gets as long as its limits allow: none ever gives pages back.
         router_budget: The budget at start, as a share of the positions that the KV cache holds; from 0 to 1.5.
-        swap_bytes: Host memory, allocated at start and page-locked on CUDA, for keys and values of requests that had to
-            give their pages back: they go on later without computing anything twice, where copying is quicker. 0
-            computes them again.
+        swap_bytes: Host memory, allocated at start and page-locked on CUDA, for keys and values of preempted
+            requests: they are swapped back in later instead of recomputed, where copying is quicker. 0 recomputes
+            all of them.
         fused: Whether fused kernels run where there are some, on CUDA; else the same operations one by one in PyTorch:
             a baseline to measure against, and a fallback for a kernel that fails on a card.
         fp8_linears: Whether the linear layers of the image encoder and of prefill multiply e4m3 numbers, with a scale

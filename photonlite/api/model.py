@@ -188,7 +188,7 @@ class VisionModel:
             min_score: Items with a lower score are left out.
             overlap: "best" keeps only the best score of boxes of different names whose intersection over union is 0.5
                 or more.
-            tile: Look in overlapping tiles of the image as well, for small and many objects: (rows, columns), the side
+            tile: Also search overlapping tiles of the image, for small and many objects: (rows, columns), the side
                 of a tile in pixels, or "auto". Each name is one request for the image and one for every
                 tile, at most 256 in all; an object found in several of them is returned once.
 

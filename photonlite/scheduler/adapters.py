@@ -73,7 +73,7 @@ class AdapterSlots:
         return sum(slot.held for slot in self._slots.values())
 
     def hold(self, sequence: Sequence) -> bool:
-        """Give a sequence the slot of its adapter; return False while it waits for a slot or for the loading."""
+        """Assign the slot of its adapter to a sequence; return False while it waits for a slot or for the loading."""
         if not sequence.adapter_key:
             return True
         slot = self._slots[sequence.adapter_key] if sequence.adapter_slot else self._give(sequence)
@@ -83,11 +83,11 @@ class AdapterSlots:
         return True
 
     def has_slot(self, sequence: Sequence) -> bool:
-        """Give a sequence a slot if there is one; return whether it has one, loaded or not, or needs none."""
+        """Assign a slot to a sequence if one is free; return whether it has one, loaded or not, or needs none."""
         return self.hold(sequence) or sequence.adapter_slot > 0
 
     def release(self, sequence: Sequence) -> None:
-        """Let go of a sequence's slot: it has ended, and no step carries it."""
+        """Release the slot of a sequence that has ended and that no step carries."""
         self._blocked.pop(sequence, None)
         self._stop_waiting(sequence)
         if sequence.adapter_slot:

@@ -35,8 +35,10 @@ def shrink(x: Tensor, added: RowTerms) -> None:
         added.low[:, term.column : term.column + a.shape[1]] = _own(low, added.index)
 
 
-def add_terms(y: Tensor, added: RowTerms) -> None:
-    """Add the terms to the product's output `y` in place; ``A x`` is rounded as in `reference.adapters`."""
+def add_terms(y: Tensor, added: RowTerms | None) -> None:
+    """Add terms, if any, to the product's output `y` in place; ``A x`` is rounded as in `reference.adapters`."""
+    if added is None:
+        return
     for term in added.terms:
         b = term.stack.b[added.index.long()]  # [T, N, R]
         low = added.low[:, term.column : term.column + b.shape[2]].to(b.dtype)

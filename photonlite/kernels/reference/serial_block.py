@@ -35,8 +35,7 @@ def norm_linear(
 ) -> None:
     inverse = torch.rsqrt(scales.squares.sum(dim=0) / weight.shape[1] + scales.eps)
     result = functional.linear(scales.rows, weight)
-    if added is not None:
-        add_terms(result, added)
+    add_terms(result, added)
     result = result.to(inverse.dtype) * inverse[:, None]
     result = result if bias is None else result + bias
     if gated:
@@ -49,8 +48,7 @@ def add_linear(
     x: Tensor, weight: Tensor, residual: Tensor, norm: tuple[Tensor, Scales] | None, added: RowTerms | None = None
 ) -> None:
     result = functional.linear(x, weight)
-    if added is not None:
-        add_terms(result, added)
+    add_terms(result, added)
     residual.copy_(residual + result)
     if norm is not None:
         scale_stream(residual, *norm)

@@ -35,8 +35,7 @@ def linear_in(
 ) -> None:
     width = qkv.shape[1]
     result = functional.linear(x if norm is None else functional.layer_norm(x, x.shape[-1:], *norm), weight, bias)
-    if added is not None:
-        add_terms(result, added)
+    add_terms(result, added)
     qkv.copy_(result[:, :width])
     activated.copy_(functional.gelu(result[:, width:], approximate="tanh"))
 
@@ -45,8 +44,7 @@ def linear_out(
     x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, stats: Tensor | None, added: RowTerms | None = None
 ) -> None:
     result = functional.linear(x, weight)
-    if added is not None:
-        add_terms(result, added)
+    add_terms(result, added)
     residual.copy_(residual + result + bias)
     if stats is not None:
         stats.copy_(tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1]))))

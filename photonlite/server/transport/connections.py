@@ -149,7 +149,7 @@ class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
         self.conn.send_response = lambda response: send(self._identified(response))  # type: ignore[method-assign]
 
     def _identified(self, response: Response) -> Response:
-        """Give a refused handshake its id; responses of the application have one."""
+        """Add the request id to the response of a refused handshake; responses of the application have one."""
         if ID_HEADER not in response.headers:
             given = self.request.headers.get_all(ID_HEADER) if self.handshake_initiated else []
             response.headers[ID_HEADER] = sane_id([value.encode("latin-1") for value in given])

@@ -75,19 +75,19 @@ class FusedDecode:
         for index in range(len(self._blocks)):
             keys, values = cache.layer(index)
             k_scale, v_scale = cache.scales[index]
-            self._go_in(index, x, stats, qkv, activated)
+            self._linear_in(index, x, stats, qkv, activated)
             decode_attention(
                 qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
                 k_scale=k_scale, v_scale=v_scale, weight_group=group,
             )  # fmt: skip
-            self._go_out(index, cat, x, stats)
+            self._linear_out(index, cat, x, stats)
         return x
 
-    def _go_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
+    def _linear_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
         block = self._blocks[index]
         linear_in(x, stats, block.w_in, block.b_in, block.norm, qkv, activated, self._handshake(index, x))
 
-    def _go_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
+    def _linear_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
         block, last = self._blocks[index], index == len(self._blocks) - 1
         linear_out(cat, block.w_out, block.b_out, x, stats, None if last else self._handshake(index, x))
 
@@ -136,7 +136,7 @@ class AdaptedDecode(FusedDecode):
         wide = torch.promote_types(norm.dtype, torch.float32)
         self._low = torch.zeros(MAX_ROWS, max(1, count) * bank.rank, dtype=wide, device=norm.device)
 
-    def _go_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
+    def _linear_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
         block, terms = self._blocks[index], self._terms[index]
         given, norm = x, block.norm if not terms.of_norm else None
         if terms.of_norm:
@@ -144,7 +144,7 @@ class AdaptedDecode(FusedDecode):
         handshake, added = self._handshake(index, x), self._added(x, terms.into)
         linear_in(given, None, block.w_in, block.b_in, norm, qkv, activated, handshake, added)
 
-    def _go_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
+    def _linear_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
         block, terms, last = self._blocks[index], self._terms[index], index == len(self._blocks) - 1
         if terms.of_inside:
             shrink(cat, self._added(x, terms.of_inside))
