@@ -265,7 +265,11 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
     for seed, streams in enumerate(STREAMS):
         check(streams, seed)
     rows = [ratio_row(f"lists of {OBJECTS} boxes, {streams} streams", rounds, ask, streams) for streams in STREAMS]
-    for engine in engines.values():
+    for runs, engine in engines.items():
+        before = Counter(engine.metrics.steps)
+        ask(runs, 1)
+        steps = ", ".join(f"{count} {kind}" for kind, count in (Counter(engine.metrics.steps) - before).items())
+        rows.append(f"steps of one list {'at once' if runs else 'one by one'}: {steps}")
         engine.close()
     return [*rows, f"lists that are equal with runs and without: {equal[True]} of {equal.total()}"]
 

@@ -5,7 +5,7 @@ tiers     a second question from the device's prefix cache, from host memory, fr
           what the policy chose was the quickest of what it could have chosen
 restart   `photonlite detect FOLDER banana`, then `key` by a new process, with its store and without
 chats     conversations of five rounds about an image, while others evict it: what the encoder is spared (Qwen-VL)
-cost      images that nobody asks about again, with all tiers and without
+cost      images that are asked about once, with all tiers and without
 ```
 
 On a card: `--device cuda --model path/to/moondream2`; conversations have random weights of `--shape`.
@@ -219,7 +219,7 @@ def run_chats(options: argparse.Namespace) -> str:
 
 
 def run_cost(options: argparse.Namespace) -> str:
-    """Ask about new images, by turns with all tiers, with host memory alone and without any."""
+    """Ask about new images, alternating between all tiers, host memory alone, and no tier."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         none: dict[str, Any] = {"store": None, "embedding_cache_bytes": 0}
         settings = {"none": none, "host memory": {"store": None}, "host memory and disk": {"store": name}}
@@ -240,7 +240,7 @@ def run_cost(options: argparse.Namespace) -> str:
         low, middle, high = np.percentile(ratios[:, 0], (25, 50, 75)) - 1
         spent = np.median(ratios[:, 1]) - 1
         rows.append([way, f"{middle:+.1%}", f"{low:+.1%} to {high:+.1%}", f"{spent:+.1%}", str(len(ratios))])
-    head = ("tiers that never help", "time a question, median", "quartiles", "CPU time", "images, by turns")
+    head = ("tiers that never help", "time a question, median", "quartiles", "CPU time", "images")
     return table(head, rows)
 
 

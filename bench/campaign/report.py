@@ -62,7 +62,7 @@ def _failures(counted: Sequence[tuple[Trial, Tally]]) -> Iterator[str]:
     for trial, tally in counted:
         for failure in tally.failures[:_SHOWN_FAILURES]:
             line = failure["line"].replace("`", "'")
-            note = f": {failure['note']}" if "note" in failure else ""  # by whoever has looked into it
+            note = f": {failure['note']}" if "note" in failure else ""  # added by hand to the state file
             yield f"- {trial.name} {failure['number']} (seed {failure['seed']}): `{line}`{note}"
         if tally.failed > _SHOWN_FAILURES:
             yield f"- {trial.name}: {tally.failed - _SHOWN_FAILURES} more; `trust.json` has the first hundred"
