@@ -12,10 +12,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from photonlite.device.peer_memory import PeerMemory
+
 c10d: Any = importlib.import_module("torch._C._distributed_c10d")  # its classes have no type hints
 
 _CONNECT_S: Final = 300.0  # seconds for all ranks to meet; nothing else here has a limit that healthy ranks could meet
 _LOOPBACK: Final = "127.0.0.1"
+_PEER_BYTES: Final = 16 * 2**20  # three times 64 rows of 16,384 numbers, and what says where ranks are
 
 
 class RankGroup:
@@ -24,6 +27,7 @@ class RankGroup:
     def __init__(self, rank: int, count: int) -> None:
         self.rank = rank
         self.count = count
+        self.peers: PeerMemory | None = None  # on cards that reach each other's memory
         self._group: Any = None
         self._abortable = False
 
@@ -43,6 +47,17 @@ class RankGroup:
             options._timeout = limit
             self._group = c10d.ProcessGroupGloo(place, self.rank, self.count, options)
         self.sum(torch.zeros(1, device=device))  # NCCL connects with the first operation
+        if device.type == "cuda":
+            self._open_peers(place, device)
+
+    def _open_peers(self, place: Any, device: torch.device) -> None:
+        """Share memory between the cards, if all of them can."""
+        peers = PeerMemory.open(place, self.rank, self.count, _PEER_BYTES, device)
+        able = self.sum(torch.tensor([0 if peers is None else 1], device=device))
+        if peers is not None and int(able) < self.count:
+            peers.close()
+            peers = None
+        self.peers = peers
 
     def sum(self, x: Tensor) -> Tensor:
         """Add up a contiguous tensor over all ranks, in place, and return it."""
@@ -64,7 +79,9 @@ class RankGroup:
 
         Between processes on the CPU they raise by themselves.
         """
-        group = self._group
+        group, peers = self._group, self.peers
+        if peers is not None:
+            peers.abort()
         if group is not None and self._abortable:
             with contextlib.suppress(RuntimeError):
                 group.abort()
@@ -73,6 +90,9 @@ class RankGroup:
         """Free the connections; all operations have ended."""
         self.abort()  # waits for no other rank
         self._group = None
+        if self.peers is not None:
+            self.peers.close()
+            self.peers = None
 
 
 def _blocking(options: Any) -> Any:

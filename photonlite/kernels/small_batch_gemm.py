@@ -229,6 +229,23 @@ def linear_out(
     )  # fmt: skip
 
 
+def linear_into(
+    out: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, *, gated: bool = False,
+    handshake: Handshake | None = None,
+) -> None:  # fmt: skip
+    """Write ``x @ weight.T + bias``, ``[M, N]`` in the type of `out`; if `gated`, SwiGLU of it, as in `norm_linear`.
+
+    With a handshake it takes the place of a block's `linear_out`.
+    """
+    if not supported(x, weight):
+        reference.linear_into(out, x, dense(weight, x.dtype), bias, gated=gated)
+        return
+    run_product(
+        x, weight, bias,
+        raw=out, activated=out, split=0 if gated else len(weight), gated=gated, awaits=handshake,
+    )  # fmt: skip
+
+
 def normalise(x: Tensor, norm: tuple[Tensor, Tensor | None, float]) -> Tensor:
     """Return the norm (weight, bias, eps) of a few rows ``[M, K]``, RMS without a bias; the arithmetic is float32."""
     rows, width = x.shape

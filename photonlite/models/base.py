@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from PIL import Image
 from torch import Tensor
 
+from photonlite.device.collectives import RankGroup
 from photonlite.images.crops import Allocator, CropSpec
 from photonlite.images.resize import RunTasks
 from photonlite.kernels.quantised import Weight
@@ -52,7 +53,7 @@ class Head:
 class Heads:
     """A model's heads as data: from raw hidden states ``[B, dim]`` to what the model's methods return."""
 
-    text: Head  # to [B, vocab]
+    text: Head | None  # to [B, vocab]; None where several ranks have a part of it each
     coordinate: Head | None = None  # to [B, bins]; None where the model has no `numbers`
     size: Head | None = None  # to [B, 2 bins], width first; likewise
 
@@ -210,7 +211,7 @@ class Model(Protocol):
     def vision(self) -> CropEncoder | PatchEncoder: ...  # in operations of PyTorch; which one depends on `crop_spec`
     def crop_encoder(self, *, fp8: bool = False) -> CropEncoder | PatchEncoder: ...  # the fastest one for the device
     def prompt_decoder(self, *, fp8: bool = False) -> PromptDecoder | None: ...
-    def step_decoder(self) -> StepDecoder | None: ...
+    def step_decoder(self, ranks: RankGroup | None = None) -> StepDecoder | None: ...  # for a rank's share of a model
     def plain_parts(self) -> Mapping[str, str]: ...  # what runs in operations of PyTorch on this device, and why
     @property
     def heads(self) -> Heads | None: ...
@@ -271,4 +272,4 @@ class UnfusedModel(ModelView):
         return vision
 
     def prompt_decoder(self, *, fp8: bool = False) -> None: ...
-    def step_decoder(self) -> None: ...
+    def step_decoder(self, ranks: RankGroup | None = None) -> None: ...

@@ -58,12 +58,13 @@ class Decoding:
         self, model: Model, streams: int, context: int, device: torch.device, decoder: StepDecoder | None = None
     ) -> None:
         shape, decoder = model.shape, decoder or model.step_decoder()
-        if decoder is None or model.heads is None:
+        head = None if model.heads is None else model.heads.text
+        if decoder is None or head is None:
             why = model.plain_parts().get("decode steps", "its heads are not data")
             raise SettingsError(f"only models with fused decode steps are tuned: {why}")
         if context + 1 > shape.max_context:
             raise SettingsError(f"a context of {context} is too long: this model has {shape.max_context} positions")
-        self._decoder, self._head = decoder, model.heads.text
+        self._decoder, self._head = decoder, head
         each = -(-(context + 1) // _PAGE)
         self._x = model.embed(_ids(streams, device))
         self._cache = PagedCache(shape, streams * each, _PAGE, device, self._x.dtype)

@@ -10,12 +10,17 @@ from torch import Tensor
 import photonlite
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import SettingsError
-from photonlite.models.base import Model
+from photonlite.models.base import Model, NextPositions, StepDecoder
 from photonlite.models.checkpoint import load_files
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.moondream import checkpoint
+from photonlite.models.moondream.fused.decode import RankDecode as MoondreamRankDecode
 from photonlite.models.parallel import check_ranks, share_of
+from photonlite.models.qwen.fused.decode import RankDecode as QwenRankDecode
+from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
+from photonlite.models.qwen.model import QwenModel
+from photonlite.runner.buffers import PagedCache
 from photonlite.runner.ranks.model import RankModel
 from tests.models.checkpoints import make_folder
 from tests.models.qwen.tiny import CASES, reference_model, save
@@ -50,6 +55,52 @@ def check(files: ModelFiles, count: int) -> None:
         assert numbers < held
         torch.testing.assert_close(ours, hidden, rtol=0, atol=1e-12)
         torch.testing.assert_close(of_words, logits, rtol=0, atol=1e-12)
+
+
+def fused_steps(model: RankModel, ids: Tensor) -> Tensor:
+    """Run prompts ``[B, T]`` position by position, as decode steps do; return raw hidden states."""
+    shape, own = model.shape, model._model
+    if isinstance(own, QwenModel):
+        rotary = rotary_rows(own.config.text, CPU)
+        decoder: StepDecoder = QwenRankDecode(block_weights(own.text), rotary, model.ranks)
+    else:
+        decoder = MoondreamRankDecode(own.config.text, own.packed_blocks, model.ranks)
+    table = torch.arange(ids.numel(), dtype=torch.int32).view(ids.shape)
+    cache = PagedCache(shape, ids.numel(), 1, CPU, torch.float64, [])
+    states = []
+    for position in range(ids.shape[1]):
+        positions = torch.full((len(ids),), position, dtype=torch.int32)
+        rows = NextPositions(positions, table[:, position].contiguous(), table)
+        states.append(decoder(model.embed(ids[:, position]).clone(), rows, cache))
+    return torch.stack(states, dim=1)
+
+
+def check_steps(files: ModelFiles, count: int) -> None:
+    ids = torch.randint(0, 8, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+
+    def share(ranks: RankGroup) -> Tensor:
+        return fused_steps(RankModel(load_files(files, device=CPU, dtype=torch.float64, ranks=ranks).model, ranks), ids)
+
+    with torch.inference_mode():
+        whole = load_files(files, device=CPU, dtype=torch.float64).model
+        positions = torch.arange(LENGTH)
+        if whole.shape.axes:
+            positions = positions.expand(whole.shape.axes, 1, LENGTH)
+        wanted = whole.forward(whole.embed(ids), positions, MaskedAttention(mask))
+    for states in on_ranks(count, share):
+        torch.testing.assert_close(states, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_fused_steps_of_ranks_of_moondream_add_up(tmp_path: Path, count: int, layers: int) -> None:
+    check_steps(saved(divisible_config(n_heads=8, n_kv_heads=4, ff_dim=24, n_layers=layers), tmp_path), count)
+
+
+@pytest.mark.parametrize(("case", "count"), [("2.5", 2), ("3", 2), ("3-plain", 4)])
+def test_fused_steps_of_ranks_of_qwen_add_up(tmp_path: Path, case: str, count: int) -> None:
+    check_steps(resolve(save(reference_model(case), tmp_path, case)), count)
 
 
 @pytest.mark.parametrize("count", [2, 4])

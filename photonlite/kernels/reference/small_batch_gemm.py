@@ -50,6 +50,14 @@ def linear_out(
         stats.copy_(tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1]))))
 
 
+def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> None:
+    result = functional.linear(x, weight, bias)
+    if gated:
+        gate, value = result.chunk(2, dim=-1)
+        result = functional.silu(gate) * value
+    out.copy_(result)
+
+
 def tile_statistics(x: Tensor, width: int) -> Tensor:
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     parts = [

@@ -16,6 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from photonlite.device.collectives import RankGroup
 from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
 from photonlite.kernels import cards
@@ -23,7 +24,7 @@ from photonlite.kernels.cards import HALF, Need
 from photonlite.models.base import CropEncoder, Head, Heads, InputWeights, ModelShape, PromptDecoder, StepDecoder
 from photonlite.models.layers import MLP, Attention, layer_norm
 from photonlite.models.moondream.config import MoondreamConfig, RegionConfig
-from photonlite.models.moondream.fused.decode import FusedDecode
+from photonlite.models.moondream.fused.decode import FusedDecode, RankDecode
 from photonlite.models.moondream.fused.layers import PackedBlock, pack_blocks
 from photonlite.models.moondream.fused.mixture_decode import MixtureDecode
 from photonlite.models.moondream.fused.mixture_prefill import MixturePrefill
@@ -129,10 +130,12 @@ class MoondreamModel(nn.Module):
             return None
         return FusedPrefill(self.config.text, self.packed_blocks, fp8=fp8)
 
-    def step_decoder(self) -> StepDecoder | None:
+    def step_decoder(self, ranks: RankGroup | None = None) -> StepDecoder | None:
         """Return fused kernels on a card, but None for float32, whose exactness tensor cores would cost."""
         if self._step_obstacle() is not None:
             return None
+        if ranks is not None:
+            return RankDecode(self.config.text, self.packed_blocks, ranks)
         decoder = MixtureDecode if self.text.is_mixture else FusedDecode
         return decoder(self.config.text, self.packed_blocks)
 

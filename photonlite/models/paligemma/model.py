@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from photonlite.device.collectives import RankGroup
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import Attention
 from photonlite.models.paligemma.config import PaliGemmaConfig
@@ -54,7 +55,7 @@ class PaliGemmaModel(nn.Module):
         return self.vision
 
     def prompt_decoder(self, *, fp8: bool = False) -> None: ...
-    def step_decoder(self) -> None: ...
+    def step_decoder(self, ranks: RankGroup | None = None) -> None: ...
 
     def plain_parts(self) -> dict[str, str]:
         rules = "fused attention has neither soft caps nor windows"

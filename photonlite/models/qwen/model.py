@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from photonlite.device.collectives import RankGroup
 from photonlite.kernels import cards
-from photonlite.models.base import Head, Heads, ModelShape
+from photonlite.models.base import Head, Heads, ModelShape, StepDecoder
 from photonlite.models.layers import Attention
 from photonlite.models.quantised import obstacle, refuse_fp8, stored_weight
 from photonlite.models.qwen.config import QwenConfig
-from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.prefill import FusedPrefill
 from photonlite.models.qwen.fused.text import FusedText
 from photonlite.models.qwen.fused.vision import FusedTower
@@ -61,8 +61,8 @@ class QwenModel(nn.Module):
     def prompt_decoder(self, *, fp8: bool = False) -> FusedPrefill | None:
         return self._fused.prompt_decoder(fp8=fp8)
 
-    def step_decoder(self) -> FusedDecode | None:
-        return self._fused.step_decoder()
+    def step_decoder(self, ranks: RankGroup | None = None) -> StepDecoder | None:
+        return self._fused.step_decoder(ranks)
 
     def plain_parts(self) -> dict[str, str]:
         reason = self._encoder_obstacle()

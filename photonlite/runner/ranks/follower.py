@@ -63,7 +63,7 @@ class Follower:
         self._slots: list[Slot] = []
         self._device = SharedDevice(open_device(setup.device), memory)
 
-    def make(self, limits: RunnerLimits, kv_dtype: KvDtype) -> None:
+    def make(self, limits: RunnerLimits, kv_dtype: KvDtype, fused_steps: bool) -> None:
         device, dtype = self._setup.device, self._setup.dtype
         spread = None
         if device.type == "cuda":
@@ -73,7 +73,7 @@ class Follower:
             spread = compute_threads(self._setup.cpu_threads)
         own = replace(limits, max_crops=0, image_bytes=0)
         kv = kv_format(kv_dtype, self._model, device, dtype)
-        fused = FusedParts(NoEncoder())
+        fused = FusedParts(NoEncoder(), steps=self._model.step_decoder() if fused_steps else None)
         self._runner = FollowerRunner(self._ranks, self._model, device, dtype, own, fused=fused, kv=kv, spread=spread)
 
     def rehearse(self, positions: int) -> None:

@@ -25,7 +25,7 @@ from photonlite.runner.ranks.team import Team
 from photonlite.runner.sampling_params import Variant
 from photonlite.runner.slots import Slot
 from photonlite.runner.step_executor import ModelRunner, StepExecutor
-from photonlite.runner.torch_model_runner import RunnerLimits
+from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits
 
 
 class TeamModel(RankModel):
@@ -70,11 +70,12 @@ class LeaderRunner(RankRunner):
         limits: RunnerLimits,
         *,
         kv_dtype: KvDtype,
+        fused: FusedParts,
         **options: Any,
     ) -> None:
         self._team = team
-        with team.leading("make", limits, kv_dtype):
-            super().__init__(team.ranks, model, device, dtype, limits, **options)
+        with team.leading("make", limits, kv_dtype, fused.steps is not None):
+            super().__init__(team.ranks, model, device, dtype, limits, fused=fused, **options)
 
     def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:
         with self._team.leading("capture", options):

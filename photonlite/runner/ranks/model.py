@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from photonlite.device.collectives import RankGroup
-from photonlite.models.base import Model, ModelShape, ModelView
+from photonlite.models.base import Heads, Model, ModelShape, ModelView, StepDecoder
+from photonlite.runner.tokens import head_logits
 
-_REASON = "'tensor_parallel' divides the decoder, whose fused kernels do not add up over ranks"
+_REASON = "'tensor_parallel' divides the decoder, whose fused prompts do not add up over ranks"
 
 
 class RankModel(ModelView):
-    """Its decoder runs in operations of PyTorch, captured in CUDA graphs; rank 0 has the fused image encoder."""
-
-    heads = None
+    """Its prompts run in operations of PyTorch; rank 0 has the fused image encoder."""
 
     def __init__(self, model: Model, ranks: RankGroup) -> None:
         super().__init__(model)
@@ -28,14 +27,22 @@ class RankModel(ModelView):
         return dataclasses.replace(whole, kv_heads=whole.kv_heads // self.ranks.count)
 
     def prompt_decoder(self, *, fp8: bool = False) -> None: ...
-    def step_decoder(self) -> None: ...
+
+    def step_decoder(self, ranks: RankGroup | None = None) -> StepDecoder | None:
+        decoder: StepDecoder | None = self._model.step_decoder(self.ranks)
+        return decoder
 
     def plain_parts(self) -> dict[str, str]:
-        return {**self._model.plain_parts(), "prompts": _REASON, "decode steps": _REASON}
+        return {**self._model.plain_parts(), "prompts": _REASON}
+
+    @property
+    def heads(self) -> Heads | None:
+        whole: Heads | None = self._model.heads
+        return None if whole is None else dataclasses.replace(whole, text=None)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map raw hidden states ``[..., dim]`` to ``[..., vocab]``; every rank takes part."""
-        return self.ranks.concat(self._model.logits(hidden))
+        return self.ranks.concat(head_logits(self._model, "text", hidden))
 
 
 class NoEncoder:

@@ -32,6 +32,7 @@ from tests.ranks import RankScene, divisible_config, saved
 from tests.serving import make_image
 from tests.tiny import CPU
 
+ASSETS = Path(__file__).parents[3] / "assets"
 LONG = 120.0
 
 
@@ -211,19 +212,55 @@ def test_what_keeps_ranks_from_starting_is_told_and_leaves_nothing_behind(
     assert not processes()
 
 
+def on_cards(count: int, dtype: str, *, fused: bool) -> VisionModel:
+    engine: Any = {"tensor_parallel": count, "fused": fused, "max_batch": 4, "graph_sizes": (1, 4)}
+    return photonlite.load(device="cuda", dtype=dtype, engine=engine)
+
+
+def boxes(model: VisionModel, name: str) -> list[list[float]]:
+    found = model.detect(ASSETS / "desk.png", name)["objects"]
+    return sorted([box[side] for side in ("x_min", "y_min", "x_max", "y_max")] for box in found)
+
+
+def ask_for_ever(model: VisionModel) -> None:
+    while True:
+        boxes(model, "apple")
+
+
 @pytest.mark.gpu
 @pytest.mark.long
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two cards")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_two_cards_answer_as_one_does(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "fused"), [("bfloat16", True), ("bfloat16", False), ("float32", False)])
+def test_two_cards_answer_as_one_does(dtype: str, fused: bool) -> None:
     answers = []
     for count in (1, 2):
-        engine: Any = {"tensor_parallel": count, "fused": False, "max_batch": 4, "graph_sizes": (1, 4)}
-        with photonlite.load(device="cuda", dtype=dtype, engine=engine) as model:
-            answers.append([model.detect(make_image(seed, (300, 200)), "circle")["objects"] for seed in range(3)])
-            assert (model.metrics()["counters"]["graph_replays"] > 0) is True
+        with on_cards(count, dtype, fused=fused) as model:
+            answers.append([boxes(model, name) for name in ("apple", "cup", "laptop")])
+            metrics = model.metrics()
+            assert metrics["counters"]["graph_replays"] > 0
+            assert ("decode steps" in metrics["plain"]) is not fused
 
+    assert all(answers[0])
     assert [len(found) for found in answers[0]] == [len(found) for found in answers[1]]
+    for one, other in zip(*answers, strict=True):
+        torch.testing.assert_close(torch.tensor(other), torch.tensor(one), rtol=0, atol=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="takes two cards")
+def test_a_card_that_waits_for_a_killed_rank_is_freed_and_a_restart_answers_again() -> None:
+    with on_cards(2, "bfloat16", fused=True) as model:
+        expected = boxes(model, "apple")
+        for _ in range(2):
+            [rank] = processes()
+            killing = threading.Timer(0.5, os.kill, (rank, signal.SIGKILL))
+            killing.start()
+            with pytest.raises(EngineDiedError, match="rank 1 of 2 is lost"):
+                ask_for_ever(model)
+            killing.join()
+            model.restart()
+            assert boxes(model, "apple") == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="takes a machine without a card")

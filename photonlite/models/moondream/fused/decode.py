@@ -15,7 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from photonlite.device.collectives import RankGroup
 from photonlite.kernels.decode_attention import decode_attention
+from photonlite.kernels.norms import residual_norm
+from photonlite.kernels.rank_sums import RankSums
 from photonlite.kernels.row_adapters import RowTerm, RowTerms, shrink
 from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
@@ -24,6 +27,7 @@ from photonlite.kernels.small_batch_gemm import (
     group_of,
     is_single,
     linear_in,
+    linear_into,
     linear_out,
     programs_of,
     stats_width,
@@ -42,11 +46,11 @@ class FusedDecode:
 
     _least = 1  # rows that products are tiled for
 
-    def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...]) -> None:
+    def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], *, ranks: int = 1) -> None:
         self._config = config
         self._blocks = blocks
-        self._attended = config.n_heads * config.head_dim
-        self._qkv = (config.n_heads + 2 * config.kv_heads) * config.head_dim
+        self._attended = config.n_heads * config.head_dim // ranks
+        self._qkv = (config.n_heads + 2 * config.kv_heads) * config.head_dim // ranks
         device = blocks[0].w_in.device
         angles = rotary_table(torch.arange(config.max_context, device=device), config.rotary_dim, config.rope_theta)
         self._rotary = torch.stack(angles).squeeze(2).contiguous()  # [2, positions, R / 2]
@@ -65,10 +69,9 @@ class FusedDecode:
             raise
 
     def _step(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
-        count, (dim, inner) = len(x), self._blocks[0].w_out.shape
-        single = is_single(max(count, self._least), self._blocks[0].w_in)
+        count, inner = len(x), self._blocks[0].w_out.shape[1]
         group = group_of(self._blocks[0].w_out)
-        stats = tile_statistics(x, stats_width(dim, inner, group=group)) if single else None
+        stats = self._statistics(x)
         qkv = x.new_empty(count, self._qkv)
         cat = x.new_empty(count, inner)
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]
@@ -82,6 +85,13 @@ class FusedDecode:
             )  # fmt: skip
             self._linear_out(index, cat, x, stats)
         return x
+
+    def _statistics(self, x: Tensor) -> Tensor | None:
+        """Return those of a single row whose norm is part of the products."""
+        block = self._blocks[0]
+        if not is_single(max(len(x), self._least), block.w_in):
+            return None
+        return tile_statistics(x, stats_width(*block.w_out.shape, group=group_of(block.w_out)))
 
     def _linear_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
         block = self._blocks[index]
@@ -171,3 +181,30 @@ class AdaptedDecode(FusedDecode):
                 column += self._bank.rank
         qkv, fc1, attention, proj, fc2 = found.values()
         return _BlockTerms([*qkv, *fc1, *attention], [*proj, *fc2], [*qkv, *fc1], [*attention, *proj, *fc2])
+
+
+class RankDecode(FusedDecode):
+    """Computes a rank's share of steps: its heads and its part of the MLP give part of what a block adds to the stream.
+
+    The sum over all ranks is normalised at once, so no product has a norm.
+    """
+
+    def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], ranks: RankGroup) -> None:
+        super().__init__(config, blocks, ranks=ranks.count)
+        self._sums = RankSums(ranks, config.dim, len(blocks))
+        self._rows: Tensor  # the stream, normalised
+
+    def _statistics(self, x: Tensor) -> None: ...
+
+    def _linear_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
+        block = self._blocks[index]
+        if index == 0:
+            self._rows = residual_norm(x, None, None, *block.norm)[1]
+        linear_in(self._rows, None, block.w_in, block.b_in, None, qkv, activated, self._handshake(index, x))
+
+    def _linear_out(self, index: int, cat: Tensor, x: Tensor, stats: Tensor | None) -> None:
+        block, last = self._blocks[index], index == len(self._blocks) - 1
+        partial = self._sums.partial(x, index)
+        handshake = None if last else self._handshake(index, x)
+        linear_into(partial, cat, block.w_out, block.b_out, handshake=handshake)
+        self._rows = self._sums.add(x, partial, index, None if last else self._blocks[index + 1].norm)

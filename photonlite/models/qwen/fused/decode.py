@@ -13,10 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from photonlite.device.collectives import RankGroup
 from photonlite.kernels.decode_attention import decode_attention
+from photonlite.kernels.norms import residual_norm
+from photonlite.kernels.quantised import Weight
+from photonlite.kernels.rank_sums import Norm, RankSums
 from photonlite.kernels.row_adapters import RowTerm, RowTerms, shrink
 from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
-from photonlite.kernels.small_batch_gemm import MAX_ROWS, group_of
+from photonlite.kernels.small_batch_gemm import MAX_ROWS, group_of, linear_into
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.qwen.fused.layers import BlockWeights
@@ -93,3 +97,41 @@ class AdaptedDecode(FusedDecode):
         if added.terms:
             shrink(x, added)
         return added
+
+
+class RankDecode:
+    """Computes a rank's share of steps: both products into the stream give parts of it, which are added up.
+
+    The sum over all ranks is normalised at once, so no product has a norm.
+    """
+
+    def __init__(self, blocks: Sequence[BlockWeights], rotary: Tensor, ranks: RankGroup) -> None:
+        self._blocks = blocks
+        self._rotary = rotary
+        self._sums = RankSums(ranks, len(blocks[0].gain_in), 2 * len(blocks))
+
+    def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
+        count, block = len(x), self._blocks[0]
+        sizes = len(block.w_qkv), block.w_proj.shape[1], block.w_down.shape[1]
+        qkv, attended, inside = (x.new_empty(count, size) for size in sizes)
+        given = residual_norm(x, None, None, block.gain_in, None, block.eps)[1]
+        for index, block in enumerate(self._blocks):
+            keys, values = cache.layer(index)
+            k_scale, v_scale = cache.scales[index]
+            linear_into(qkv, given, block.w_qkv, block.b_qkv)
+            decode_attention(
+                qkv, self._rotary, keys, values, rows.table, rows.positions, rows.slots, attended,
+                turns=rows.turns, norms=block.norms, k_scale=k_scale, v_scale=v_scale,
+            )  # fmt: skip
+            given = self._add(2 * index, x, attended, block.w_proj, (block.gain_mlp, None, block.eps))
+            linear_into(inside, given, block.w_gate_up, None, gated=True)
+            following = self._blocks[index + 1] if index + 1 < len(self._blocks) else None
+            norm = None if following is None else (following.gain_in, None, following.eps)
+            given = self._add(2 * index + 1, x, inside, block.w_down, norm)
+        return x
+
+    def _add(self, index: int, x: Tensor, inside: Tensor, weight: Weight, norm: Norm | None) -> Tensor:
+        """Add the product of all ranks to the stream; return its norm."""
+        partial = self._sums.partial(x, index)
+        linear_into(partial, inside, weight, None)
+        return self._sums.add(x, partial, index, norm)

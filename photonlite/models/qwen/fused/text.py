@@ -5,9 +5,11 @@ import functools
 import torch
 from torch import Tensor
 
+from photonlite.device.collectives import RankGroup
 from photonlite.kernels import cards
+from photonlite.models.base import StepDecoder
 from photonlite.models.quantised import fused_obstacle, obstacle
-from photonlite.models.qwen.fused.decode import FusedDecode
+from photonlite.models.qwen.fused.decode import FusedDecode, RankDecode
 from photonlite.models.qwen.fused.layers import BlockWeights, block_weights, rotary_rows
 from photonlite.models.qwen.fused.prefill import FusedPrefill
 from photonlite.models.qwen.text import TextDecoder, axes_on
@@ -19,8 +21,12 @@ class FusedText:
     def __init__(self, text: TextDecoder) -> None:
         self._text = text
 
-    def step_decoder(self) -> FusedDecode | None:
-        return None if self._step_obstacle() else FusedDecode(self._blocks, self._rotary)
+    def step_decoder(self, ranks: RankGroup | None = None) -> StepDecoder | None:
+        if self._step_obstacle():
+            return None
+        if ranks is not None:
+            return RankDecode(self._blocks, self._rotary, ranks)
+        return FusedDecode(self._blocks, self._rotary)
 
     def prompt_decoder(self, *, fp8: bool = False) -> FusedPrefill | None:
         if not fp8 and self._prompt_obstacle():
