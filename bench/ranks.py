@@ -143,6 +143,14 @@ def time_step(clock: Clock, rows: RankRows, ranks: RankGroup, rounds: int) -> tu
         return kernel, clock.measure(rows.fused, rounds=rounds, graphed=True)
 
 
+def check_sums(rows: RankRows, ranks: RankGroup) -> None:
+    """Compare a step's states with those that collective operations give: they round the same sums."""
+    found = rows.hidden().float()
+    with by_nccl(ranks):
+        wanted = rows.hidden().float()
+    torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max()))
+
+
 def time_sum(clock: Clock, ranks: RankGroup, streams: int, dim: int, rounds: int) -> tuple[float, float]:
     """Time a sum and the norm behind it both ways, in seconds."""
     device = clock.device
@@ -182,7 +190,9 @@ def take_part(rank: int, run: Run) -> None:
         alone = _alone(rank, run, name, clock, dtype)
         share = make_share(SHAPES[name], device, dtype, ranks, tiny=run.tiny)
         for streams in run.streams:
-            kernel, nccl = time_step(clock, RankRows(share, ranks, streams, run.context), ranks, run.rounds)
+            own = RankRows(share, ranks, streams, run.context)
+            check_sums(own, ranks)
+            kernel, nccl = time_step(clock, own, ranks, run.rounds)
             if rank == 0:
                 sample, least = alone[streams]
                 rows.append(_cells(name, streams, sample, kernel, nccl, least / run.ranks / ceilings.read))

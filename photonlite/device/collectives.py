@@ -81,7 +81,8 @@ class RankGroup:
         """
         group, peers = self._group, self.peers
         if peers is not None:
-            peers.abort()
+            with contextlib.suppress(RuntimeError):
+                peers.abort()
         if group is not None and self._abortable:
             with contextlib.suppress(RuntimeError):
                 group.abort()

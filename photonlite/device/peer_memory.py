@@ -1,4 +1,4 @@
-"""Memory that the cards of all ranks read and write directly, over NVLink or PCIe, by handles between processes.
+"""Memory that the cards of all ranks read and write directly, over NVLink, by handles between processes.
 
 Each rank allocates the same number of bytes, and opens those of the others. It asks the CUDA driver itself: PyTorch's
 allocator gives no addresses of other processes that a kernel may follow, and its symmetric memory counts what it
@@ -6,10 +6,13 @@ exchanged for each process, so that a rank 0 that stays and others that start an
 """
 
 import ctypes
+import logging
 from contextlib import suppress
 from typing import Any, Final, Self
 
 import torch
+
+_logger = logging.getLogger("photonlite")
 
 _HANDLE_BYTES: Final = 64
 _ENABLE_PEER_ACCESS: Final = 1
@@ -46,27 +49,33 @@ class PeerMemory:
         try:
             pointers[rank] = driver.allocate(size)
             handle = driver.handle_of(pointers[rank])
-        except _DriverError:
+        except _DriverError as error:
+            _logger.warning("memory of rank %d is not shared: %s", rank, error)
             handle = b""
         place.set(f"peer-memory-{rank}", f"{_MARK}{handle.hex()}")  # a store may take an empty value for none
         try:
             for other in range(count):
                 found = bytes.fromhex(place.get(f"peer-memory-{other}").decode().removeprefix(_MARK))
                 pointers[other] = pointers[other] or driver.open(found)
-        except _DriverError:
+        except _DriverError as error:
+            _logger.warning("rank %d cannot reach the memory of all others: %s", rank, error)
             _release(driver, pointers, rank)
             return None
         return cls(driver, pointers, rank, size, device)
 
     def abort(self) -> None:
         """End all waiting for other ranks, with undefined results; from any thread."""
-        with torch.cuda.stream(self._beside):
+        device = self._beside.device
+        with torch.inference_mode(), torch.cuda.device(device), torch.cuda.stream(self._beside):
             self.ended.copy_(self._end, non_blocking=True)
 
     def close(self) -> None:
-        """Free this rank's bytes and leave the others'; no kernel uses them any more."""
+        """Free this rank's bytes and leave the others', once this card's kernels have ended."""
         pointers, self._pointers = self._pointers, []
-        _release(self._driver, pointers, self._rank)
+        with torch.cuda.device(self._beside.device):
+            with suppress(RuntimeError):  # a card that is lost has no kernels
+                torch.cuda.synchronize()
+            _release(self._driver, pointers, self._rank)
 
 
 def _release(driver: "_Driver", pointers: list[int], rank: int) -> None:

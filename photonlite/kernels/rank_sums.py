@@ -115,7 +115,8 @@ def add_kernel(
     _meet(addresses, ended, row, rank, RANKS, ROWS)
     for other in tl.static_range(RANKS):
         partial = (tl.load(addresses + other) + begin).to(tl.pointer_type(tl.float32))
-        value += tl.load(partial + row * width + column, mask=inside, other=0.0, cache_modifier=".cv")
+        cell = tl.multiple_of(partial + row * width + column, 16)
+        value += tl.load(cell, mask=inside, other=0.0, cache_modifier=".cg")
     rounded = value.to(x.dtype.element_ty)
     tl.store(x + row * width + column, rounded, mask=inside)
     if NORM != "":
@@ -138,15 +139,17 @@ def _meet(
     number = own + RANKS * ROWS + row
     count = tl.load(number) + 1
     for other in tl.static_range(RANKS):
-        there = tl.load(addresses + other).to(tl.pointer_type(tl.int32)) + rank * ROWS + row
-        tl.atomic_xchg(there, count, sem="release", scope="sys")
+        if other != rank:
+            there = tl.load(addresses + other).to(tl.pointer_type(tl.int32)) + rank * ROWS + row
+            tl.atomic_xchg(there, count, sem="release", scope="sys")
     for other in tl.static_range(RANKS):
-        here = own + other * ROWS + row
-        behind = tl.load(here, volatile=True) - count
-        while behind < 0:
+        if other != rank:
+            here = own + other * ROWS + row
             behind = tl.load(here, volatile=True) - count
-            if tl.load(ended, volatile=True) != 0:
-                behind = 0
-        tl.atomic_add(here, 0, sem="acquire", scope="sys")
+            while behind < 0:
+                behind = tl.load(here, volatile=True) - count
+                if tl.load(ended, volatile=True) != 0:
+                    behind = 0
+            tl.atomic_or(here, 0, sem="acquire", scope="sys")  # Triton drops an addition of zero that nothing uses
     tl.debug_barrier()  # one thread has acquired for all, and all have loaded the count
     tl.store(number, count)

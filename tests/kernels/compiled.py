@@ -11,7 +11,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,12 +24,14 @@ from triton.runtime.jit import JITFunction
 
 from photonlite import kernels
 from photonlite.config import Precision
+from photonlite.device.collectives import RankGroup
 from photonlite.kernels import (
     adapters,
     cards,
     decode_attention,
     norms,
     prefill_attention,
+    rank_sums,
     rotary,
     row_adapters,
     serial_block,
@@ -80,6 +82,7 @@ class Compiler:
     def __init__(self, card: Card) -> None:
         self.card = card
         self.shared: dict[str, int] = {}
+        self.ptx: dict[str, str] = {}  # of the last of each kernel
         self.compiled = 0
         self._launch = JITFunction.run
 
@@ -88,6 +91,7 @@ class Compiler:
         name = kernel.fn.__module__.rpartition(".")[2]
         self.shared[name] = max(self.shared.get(name, 0), made.metadata.shared)
         self.compiled += 1
+        self.ptx[kernel.__name__] = made.asm["ptx"]
         stack = stack_bytes(made.asm["cubin"])
         assert stack <= SPILLED, f"{self.card.name}: {kernel.__name__} of {name} spills {stack} bytes a thread"
         return made
@@ -138,6 +142,20 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
     inside = zeros(rows, inner)
     serial_block.norm_linear(scales[1], zeros(2 * inner, hidden), None, inside, gated=True)
     serial_block.add_linear(inside, zeros(hidden, inner), x, (zeros(hidden), scales[0]))
+
+
+def rank_step(hidden: int, rows: int) -> None:
+    """What a rank of two has behind a product into the stream, and that product."""
+    ranks = RankGroup(1, 2)
+    ranks.peers = SimpleNamespace(  # type: ignore[assignment]
+        own=zeros(2**22, dtype=torch.uint8), addresses=zeros(2, dtype=torch.int64), ended=ints(1)
+    )
+    x, sums = zeros(rows, hidden), rank_sums.RankSums(ranks, hidden, 2)
+    partial = sums.partial(x, 1)
+    assert partial.data_ptr() >= ranks.peers.own.data_ptr()  # type: ignore[union-attr]
+    small_batch_gemm.linear_into(partial, zeros(rows, 1024), zeros(hidden, 1024), zeros(hidden))
+    for bias in (None, zeros(hidden)):
+        sums.add(x, partial, 1, (zeros(hidden), bias, 1e-5))
 
 
 def adapted_step(x: Tensor, cat: Tensor, sizes: tuple[int, int, int, int]) -> None:
@@ -237,6 +255,7 @@ def compiled_for(card: Card, sizes: Sequence[Size]) -> Compiler:
         for size in sizes:
             for rows in ROWS:
                 step(*size, rows)
+                rank_step(size[0], rows)
                 adapter(size[0], size[-1], rows)
             prompt(*size)
         for size, rows in QUANTISED:
@@ -254,9 +273,11 @@ def check(memory: int, sharing: Sequence[Card]) -> None:
     for index, card in enumerate(sharing):
         compiler = compiled_for(card, SIZES[index :: len(sharing)])
         taken |= {name: max(shared, taken.get(name, 0)) for name, shared in compiler.shared.items()}
+        # What another card wrote is read past L1, behind an acquire.
+        assert re.search(r"atom\S*acquire.*ld\.global\.cg\.v4", compiler.ptx["add_kernel"], re.DOTALL), card.name
         print(f"{card.name}: {compiler.compiled} kernels are compiled")
     told = dict.fromkeys(
-        ("row_kernels", "row_adapters_kernels", "activations", "adapters", "quantised"), cards.ROW_BYTES
+        ("row_kernels", "row_adapters_kernels", "activations", "adapters", "quantised", "rank_sums"), cards.ROW_BYTES
     )
     for _, heads, kv_heads, dim, _ in SIZES:
         group = heads // kv_heads

@@ -51,7 +51,8 @@ def linear_out(
 
 
 def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> None:
-    result = functional.linear(x, weight, bias)
+    result = functional.linear(x, weight)
+    result = result if bias is None else result + bias  # which may be wider
     if gated:
         gate, value = result.chunk(2, dim=-1)
         result = functional.silu(gate) * value

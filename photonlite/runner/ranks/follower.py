@@ -73,8 +73,10 @@ class Follower:
             spread = compute_threads(self._setup.cpu_threads)
         own = replace(limits, max_crops=0, image_bytes=0)
         kv = kv_format(kv_dtype, self._model, device, dtype)
-        fused = FusedParts(NoEncoder(), steps=self._model.step_decoder() if fused_steps else None)
-        self._runner = FollowerRunner(self._ranks, self._model, device, dtype, own, fused=fused, kv=kv, spread=spread)
+        # Its head must round as that of rank 0.
+        model = self._model if fused_steps else self._model.unfused()
+        fused = FusedParts(NoEncoder(), steps=model.step_decoder())
+        self._runner = FollowerRunner(self._ranks, model, device, dtype, own, fused=fused, kv=kv, spread=spread)
 
     def rehearse(self, positions: int) -> None:
         self._runner.rehearse(positions, 0)

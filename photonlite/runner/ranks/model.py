@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from photonlite.device.collectives import RankGroup
-from photonlite.models.base import Heads, Model, ModelShape, ModelView, StepDecoder
+from photonlite.models.base import Heads, Model, ModelShape, ModelView, StepDecoder, UnfusedModel
 from photonlite.runner.tokens import head_logits
 
 _REASON = "'tensor_parallel' divides the decoder, whose fused prompts do not add up over ranks"
@@ -19,6 +19,9 @@ class RankModel(ModelView):
     def __init__(self, model: Model, ranks: RankGroup) -> None:
         super().__init__(model)
         self.ranks = ranks
+
+    def unfused(self) -> "RankModel":
+        return RankModel(UnfusedModel(self._model), self.ranks)
 
     @functools.cached_property
     def shape(self) -> ModelShape:
