@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import photonlite
 from photonlite.errors import EngineDiedError, StepError
@@ -55,6 +56,23 @@ def test_decoding_goes_on_while_an_image_is_encoded_and_its_prompt_waits_for_the
     assert [len(one.tokens) for one in bench.sequences] == [60, 60]
     assert bench.core.metrics.steps["encode"] == 1
     assert bench.everything_is_free()
+
+
+def test_steps_that_are_queued_while_an_image_is_encoded_know_it() -> None:
+    bench = beside()
+    bench.ask()
+    bench.core.tick()
+    bench.core.tick()
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()  # a step and behind it the encoding, which overtakes
+    bench.core.tick()
+    bench.runner.encodes_last = False
+    bench.core.tick()
+
+    assert [(step.kind, step.beside) for step in bench.runner.steps] == [
+        ("prefill", False), ("decode", False), ("decode", True), ("encode", False), ("decode", True),
+        ("prefill", False),
+    ]  # fmt: skip
 
 
 def test_the_engine_waits_for_an_encode_step_where_there_is_nothing_else_to_do() -> None:
@@ -234,6 +252,23 @@ def compare(models: dict[str, photonlite.VisionModel], images: list[Any]) -> Non
 
 def test_the_shipped_checkpoint_answers_the_same() -> None:
     compare(engines(None), [DESK, make_image(1, (300, 200)), make_image(2, (120, 400))])
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="parts are those of a card")
+def test_parts_of_a_card_answer_the_same() -> None:
+    pytest.importorskip("cuda.bindings")
+    images = [DESK, *(make_image(number, (300, 200)) for number in range(12))]
+    found = []
+    for settings in ({}, {"encoding": "beside", "encode_sms": 68}):
+        engine: Any = {"kv_cache_bytes": 1 << 30, "max_output_tokens": 64, "graph_sizes": (1, 4, 16, 64), **settings}
+        with photonlite.load(device="cuda", dtype="float32", engine=engine) as model:
+            found.append(answers(model, images))
+            decoded, in_part = counters(model)["steps"]["decode"], counters(model)["steps_in_part"]
+        assert 0 < in_part < decoded if settings else not in_part
+
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("family", ["2.5", "3"])
