@@ -127,7 +127,7 @@ def make_models(
     """Serve one model with random weights by an engine for each way."""
     model = endless_model(model_config, options.where, options.dtype)
     memory = 18 << 30 if options.cuda else 1 << 26  # three times, beside the weights, on a card of 80 GB
-    sizes = tuple({rows for count in streams for rows in (count, count + clients // 2, count + clients)})
+    sizes = tuple({rows for count in streams for rows in (count, count + clients)})
     return {
         way: serve(
             model, options.where, options.dtype,
