@@ -6,10 +6,10 @@ divide(.., 64) |■■■■■■■■|        |   64: whole groups of the dri
                |        |■■■■■■■■|   68: what is left
 ```
 
-Work runs in a part if it is queued on the part's stream while the part's context is current, which is a property of the
-host's thread. A node of a CUDA graph keeps the context in which it was captured: graphs have to be captured in their
-part, and where they are replayed changes nothing. Both parts come from one division: separate divisions would hand out
-the same SMs twice.
+Work runs in a part if it is queued on a stream of the part. What libraries set up at first use belongs to the context
+that is current, a property of the host's thread, so graphs are captured where that is the part's. A node of a CUDA
+graph keeps the context in which it was captured: where graphs are replayed changes nothing. Both parts come from one
+division: separate divisions would hand out the same SMs twice.
 """
 
 import contextvars
