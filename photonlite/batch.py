@@ -154,6 +154,8 @@ class Step:
     device_s: float = 0.0  # of the forward pass; known once collected
     graphed: bool = False  # ran as a CUDA graph
     padded: int = 0  # rows of the batch that ran, the unused ones included
+    beside: bool = False  # images are encoded meanwhile, on a stream of their own
+    in_part: bool = False  # ran in decoding's part of the card
 
     @property
     def kind(self) -> Kind:

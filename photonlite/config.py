@@ -112,6 +112,10 @@ class EngineConfig:
         encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
             same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.
+        encode_sms: About how many multiprocessors (SMs) of a card are the encoder's own, with "beside"; meanwhile
+            decode steps run on the others, from a second set of CUDA graphs: start takes longer. 0 lets both share all
+            of them, and so does a card that cannot be divided: that takes the package cuda-bindings and a driver with
+            green contexts. The CPU has none.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured, `max_batch` in the place of larger ones; batches above the largest
             run without a graph.
@@ -182,6 +186,7 @@ class EngineConfig:
     batching: Batching = "turns"
     mixed_tokens: int | None = setting(None, least=1)
     encoding: Encoding = "turns"
+    encode_sms: int = setting(0, least=0)
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
@@ -218,6 +223,11 @@ class EngineConfig:
         if self.encoding == "beside" and self.tensor_parallel > 1:
             raise SettingsError(
                 "engine setting 'encoding' is 'beside': it must be 'turns' where 'tensor_parallel' is above 1"
+            )
+        if self.encode_sms and not (self.encoding == "beside" and self.cuda_graphs):
+            raise SettingsError(
+                f"engine setting 'encode_sms' is {self.encode_sms}: it must be 0 where 'encoding' is 'turns' or "
+                "'cuda_graphs' is False"
             )
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
@@ -268,6 +278,7 @@ class EngineSettings(TypedDict, total=False):
     batching: Batching
     mixed_tokens: int | None
     encoding: Encoding
+    encode_sms: int
     cuda_graphs: bool
     graph_sizes: tuple[int, ...]
     pad_to_graph: bool

@@ -82,6 +82,7 @@ def test_engine_counts_must_be_whole_numbers(name: str, value: Any) -> None:
         {"batching": "both"},
         {"encoding": "both"},
         {"mixed_tokens": 0},
+        {"encode_sms": -1},
     ],
 )
 def test_an_unusable_engine_setting_is_refused(settings: dict[str, Any]) -> None:
@@ -93,6 +94,13 @@ def test_tokens_of_mixed_steps_are_refused_where_none_are_mixed() -> None:
     with pytest.raises(SettingsError, match="'mixed_tokens' is 64: it must be None where 'batching' is 'turns'"):
         EngineConfig(mixed_tokens=64)
     assert EngineConfig(batching="mixed", mixed_tokens=64).mixed_tokens == 64
+
+
+@pytest.mark.parametrize("others", [{}, {"encoding": "beside", "cuda_graphs": False}])
+def test_a_part_of_the_card_takes_images_beside_steps_and_graphs(others: Any) -> None:
+    with pytest.raises(SettingsError, match="'encode_sms' is 68: it must be 0 where 'encoding' is 'turns' or"):
+        EngineConfig(encode_sms=68, **others)
+    assert EngineConfig(encoding="beside", encode_sms=68).encode_sms == 68
 
 
 def test_images_beside_steps_are_refused_where_several_ranks_run_the_model() -> None:

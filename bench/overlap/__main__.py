@@ -4,8 +4,8 @@ Moondream 2's shape with random weights. An encoding of 9 crops and decode steps
 take turns, or run on two plain streams, in two parts of the card (green contexts, with graphs captured inside), or
 with kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
 
-`--engine` serves such a model twice, with images encoded in turns and beside the steps: streams decode while clients
-ask about images.
+`--engine` serves such a model three times, with images encoded in turns, beside the steps, and beside them in a part
+of the card: streams decode while clients ask about images.
 
 `--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
 bounds each operation.
@@ -44,7 +44,7 @@ NOTES = """\
   products of decode steps were cut into fewer, larger programs (bench/overlap/tilings.py).
 - Pairs: an encoding beside decode steps; R is 1 - the share of encoding, P the share of decoding.
 - Engine: interval between two tokens of a stream, its median and 99th percentile, while clients ask about one image
-  after the other; rounds of both ways alternate.
+  after the other; rounds of all ways alternate. Parts: 68 SMs for the encoder, the others for steps beside it.
 - Roofline: arithmetic and bytes over the rates under "Ceilings"; measured: alone on the whole card, in a CUDA graph,
   an encoding with its projection.
 - Schedules: one encoding beside about as long of decoding; planned, not run. Pieces: crops or steps, their share."""
@@ -115,7 +115,7 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
 
 def _engine(bench: Bench, options: "OverlapOptions") -> None:
     context, tokens = (20, 60) if options.tiny else (options.context, 1000)
-    models = make_models(bench.config, options, max(options.streams) + options.clients)
+    models = make_models(bench.config, options, options.streams, options.clients)
     rows: list[list[str]] = []
     try:
         for streams in options.streams:
@@ -154,7 +154,7 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     )
     parser.add_argument("--spike", action="store_true", help="measure encoding beside decoding")
     parser.add_argument("--profile", action="store_true", help="measure pairs, search for schedules, show what bounds")
-    parser.add_argument("--engine", action="store_true", help="measure both ways in the engine")
+    parser.add_argument("--engine", action="store_true", help="measure all ways in the engine")
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in the engine, after a warm-up")

@@ -1,11 +1,15 @@
-"""Streams that the engine decodes while clients ask about images, which are encoded in turns or beside the steps."""
+"""Streams that the engine decodes while clients ask about images, which are encoded in turns or beside the steps.
+
+Beside them the encoder shares the card with the steps (`beside`), or each has a part of its own (`parts`).
+"""
 
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Any
 
 from bench.bubble.report import table
 from bench.gpu.command import Options, say
@@ -14,12 +18,16 @@ from bench.gpu.samples import Sample
 from bench.memory.riding import request_of
 from bench.realtime import Bulk
 from photonlite.api import VisionModel
-from photonlite.config import Encoding, EngineConfig
+from photonlite.config import EngineConfig
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.request import Token
 from photonlite.sequence import Sequence as EngineSequence
 
-WAYS: tuple[Encoding, ...] = ("turns", "beside")
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "turns": {},
+    "beside": {"encoding": "beside"},
+    "parts": {"encoding": "beside", "encode_sms": 68},
+}
 _numbers = itertools.count()
 
 
@@ -99,28 +107,33 @@ def measure(model: VisionModel, load: Load, vocabulary: int) -> Found:
     return Found(gaps, len(gaps) / (ended - begun), answered / (ended - begun))
 
 
-def compare(models: dict[Encoding, VisionModel], load: Load, vocabulary: int, rounds: int) -> list[list[str]]:
-    """Measure both ways alternately, after a warm-up; return a row for each."""
-    found: dict[Encoding, list[Found]] = {way: [] for way in models}
+def compare(models: dict[str, VisionModel], load: Load, vocabulary: int, rounds: int) -> list[list[str]]:
+    """Measure all ways alternately, after a warm-up; return a row for each."""
+    found: dict[str, list[Found]] = {way: [] for way in models}
     for place in range(rounds + 1):
         for way, model in models.items():
             one = measure(model, load, vocabulary)
             if place:
                 found[way].append(one)
-                say(f"{load.streams} streams, {way}: {one.tokens:,.0f} tokens/s, {one.images:.1f} images/s")
+                steps = model.metrics()["counters"]["steps_in_part"]
+                rates = f"{one.tokens:,.0f} tokens/s, {one.images:.1f} images/s"
+                say(f"{load.streams} streams, {way}: {rates}, {steps:,} steps in a part so far")
     return [_row(way, load.streams, found[way]) for way in models]
 
 
-def make_models(model_config: MoondreamConfig, options: Options, streams: int) -> dict[Encoding, VisionModel]:
+def make_models(
+    model_config: MoondreamConfig, options: Options, streams: Sequence[int], clients: int
+) -> dict[str, VisionModel]:
     """Serve one model with random weights by an engine for each way."""
     model = endless_model(model_config, options.where, options.dtype)
-    memory = 16 << 30 if options.cuda else 1 << 26
+    memory = 18 << 30 if options.cuda else 1 << 26  # three times, beside the weights, on a card of 80 GB
+    sizes = tuple({rows for count in streams for rows in (count, count + clients)})
     return {
         way: serve(
             model, options.where, options.dtype,
-            EngineConfig(kv_cache_bytes=memory, max_batch=streams, encoding=way),
+            EngineConfig(kv_cache_bytes=memory, max_batch=max(streams) + clients, graph_sizes=sizes, **settings),
         )
-        for way in WAYS
+        for way, settings in WAYS.items()
     }  # fmt: skip
 
 

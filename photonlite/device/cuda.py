@@ -17,16 +17,19 @@ _BASE_TRIES = 5
 
 
 class CudaDevice:
-    """Five CUDA streams, which wait for no other stream; the constructor waits for all earlier work."""
+    """Five CUDA streams, which wait for no other stream; the constructor waits for all earlier work.
 
-    def __init__(self, device: torch.device) -> None:
+    `encode`, where given, is the stream of encodings; that of a green context confines what is launched on it.
+    """
+
+    def __init__(self, device: torch.device, encode: torch.cuda.Stream | None = None) -> None:
         self._device = device
         torch.cuda.synchronize(device)
         self.compute = CudaStream(_make_stream(device, PRIORITY))
         self.upload = CudaStream(_make_stream(device))
         self.download = CudaStream(_make_stream(device))
         self.swap = CudaStream(_make_stream(device))
-        self.encode = CudaStream(_make_stream(device))
+        self.encode = CudaStream(encode or _make_stream(device))
         # Nothing else runs here, so that the base is reached as soon as it is recorded, whatever the others do.
         self._clock = _make_stream(device)
         self.rebase()

@@ -11,8 +11,9 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 _KINDS = ("cpu", "cuda")
 
 
-def open_device(device: torch.device) -> Device:
-    return CudaDevice(device) if device.type == "cuda" else CpuDevice()
+def open_device(device: torch.device, encode: torch.cuda.Stream | None = None) -> Device:
+    """Open a device; `encode`, on CUDA, is the stream of encodings where it is not to be a new one."""
+    return CudaDevice(device, encode) if device.type == "cuda" else CpuDevice()
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

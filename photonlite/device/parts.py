@@ -6,19 +6,25 @@ divide(.., 64) |■■■■■■■■|        |   64: whole groups of the dri
                |        |■■■■■■■■|   68: what is left
 ```
 
-Work runs in a part if it is queued on the part's stream while the part's context is current, which is a property of the
-host's thread. A node of a CUDA graph keeps the context in which it was captured: graphs have to be captured in their
-part, and where they are replayed changes nothing. Both parts come from one division: separate divisions would hand out
-the same SMs twice.
+Work runs in a part if it is queued on a stream of the part. What libraries set up at first use belongs to the context
+that is current, a property of the host's thread, so graphs are captured where that is the part's. A node of a CUDA
+graph keeps the context in which it was captured: where graphs are replayed changes nothing. Both parts come from one
+division: separate divisions would hand out the same SMs twice.
 """
 
+import contextvars
+import functools
 import importlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from photonlite.errors import MissingDependencyError, SettingsError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,45 @@ class Part:
         torch.cuda.set_device(device)  # PyTorch makes the whole card's context current when a thread first needs one
         _call(self.driver, "cuCtxPushCurrent", self.context)
         return torch.cuda.ExternalStream(self.stream, device)  # type: ignore[no-untyped-call]
+
+
+class PartThread:
+    """A part and a host thread with its context current; `stream` is usable from any thread.
+
+    What PyTorch, cuBLAS or Triton set up at first use in the thread belongs to the part: the thread never ends, because
+    another one would be given what it leaves.
+    """
+
+    def __init__(self, part: Part, device: torch.device) -> None:
+        self.sms = part.sms
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-part")
+        self.stream = self._thread.submit(self._enter, part, device).result()
+
+    def run(self, work: Callable[[], _T]) -> _T:
+        """Run work in the thread, on the part's stream, with the caller's context variables; wait for its result."""
+        return self._thread.submit(contextvars.copy_context().run, work).result()
+
+    @staticmethod
+    def _enter(part: Part, device: torch.device) -> torch.cuda.Stream:
+        stream = part.enter(device)
+        torch.cuda.set_stream(stream)
+        return stream
+
+
+class CardParts(NamedTuple):
+    decode: PartThread
+    encode: PartThread
+
+
+@functools.cache
+def card_parts(device: torch.device, encode_sms: int) -> CardParts:
+    """Return a part of about `encode_sms` multiprocessors for encoding, and the rest for decoding.
+
+    Engines in one process share them. Raises what `divide` raises.
+    """
+    total = torch.cuda.get_device_properties(device).multi_processor_count
+    decode, encode = divide(device, total - encode_sms)
+    return CardParts(PartThread(decode, device), PartThread(encode, device))
 
 
 def divide(device: torch.device, sms: int, driver: Any = None) -> tuple[Part, Part]:

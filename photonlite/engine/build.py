@@ -14,8 +14,9 @@ from photonlite.config import EngineConfig
 from photonlite.device.cpu import compute_threads
 from photonlite.device.cuda import PRIORITY
 from photonlite.device.names import open_device
+from photonlite.device.parts import CardParts, card_parts
 from photonlite.engine.core import EngineCore
-from photonlite.errors import SettingsError
+from photonlite.errors import MissingDependencyError, SettingsError
 from photonlite.grammar.automata.tables import words
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_BYTES
@@ -94,7 +95,8 @@ def _build(
     max_batch = config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
-    encoder, capturer, graphs = _crop_encoder(model, where, dtype, config)
+    divided = _divide(where, config.encode_sms)
+    encoder, capturer, graphs = _crop_encoder(model, where, dtype, config, divided)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
     team = model.team if isinstance(model, TeamModel) else None
     threads = config.cpu_threads or (None if team is None else team.cpu_threads)
@@ -108,7 +110,8 @@ def _build(
         make = TorchModelRunner if team is None else partial(LeaderRunner, team, kv_dtype=config.kv_dtype)
         return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread, keeper=keeper)
 
-    graph_bytes = _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
+    sets = 1 if divided is None else 2
+    graph_bytes = _graph_bytes(model.shape, prompts, config, slots, sets) if config.cuda_graphs else 0
     page_bytes = bytes_of_page(model.shape, kv.dtype, config.page_size)
     # Before anything large is allocated: what does not fit is refused at once.
     places = swap_places(config.swap_bytes, page_bytes, longest_pages(model.shape, config.page_size))
@@ -122,9 +125,10 @@ def _build(
     stored = str(kv.dtype).removeprefix("torch.")
     _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
     if capturer is not None and graphs is not None:
-        graphs += model_runner.capture(GraphOptions(config.graph_sizes, config.pad_to_graph), capturer)
+        part = None if divided is None else CudaCapturer(where, part=divided.decode)
+        graphs += model_runner.capture(GraphOptions(config.graph_sizes, config.pad_to_graph), capturer, part)
         _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
-    device = open_device(where)
+    device = open_device(where, None if divided is None else divided.encode.stream)
     tracer = Tracer(enabled=config.trace)
     cache = CacheManager(PagePool(memory.pages, config.page_size), prefix_caching=config.prefix_caching)
     limits = Limits(
@@ -164,8 +168,24 @@ def plain_parts(model: Model, where: torch.device) -> dict[str, str]:
     return parts
 
 
+def _divide(where: torch.device, encode_sms: int) -> CardParts | None:
+    """Divide a card between encoding and decoding; None where that is not asked for, or not possible."""
+    if not encode_sms or where.type != "cuda":
+        return None
+    total = torch.cuda.get_device_properties(where).multi_processor_count
+    if encode_sms >= total:
+        raise SettingsError(f"engine setting 'encode_sms' is {encode_sms}: it must be below {total}, all SMs there are")
+    try:
+        parts = card_parts(where, encode_sms)
+    except (MissingDependencyError, SettingsError) as error:
+        _logger.warning("Encoding and decoding share the whole card: %s", error)
+        return None
+    _logger.info("Parts of the card: %d SMs for decoding, %d for encoding", parts.decode.sms, parts.encode.sms)
+    return parts
+
+
 def _crop_encoder(
-    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig
+    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig, divided: CardParts | None
 ) -> tuple[CropEncoder | PatchEncoder, CudaCapturer | None, GraphReport | None]:
     """Make the image encoder before the memory is planned: what its graphs take is in use by then."""
     if config.fp8_linears:
@@ -173,7 +193,8 @@ def _crop_encoder(
     encoder = model.crop_encoder(fp8=config.fp8_linears)
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
-    capturer = CudaCapturer(where)  # makes all graphs from one memory pool: they run one after the other
+    # Makes all graphs from one memory pool: they run one after the other.
+    capturer = CudaCapturer(where, part=None if divided is None else divided.encode)
     others = CudaCapturer(where, PRIORITY) if config.encoding == "beside" else capturer  # but for those beside them
     spec = model.crop_spec
     if not isinstance(spec, CropSpec):
@@ -232,9 +253,12 @@ def restored_pages(shape: ModelShape, page_size: int) -> int:
     return (MAX_JOBS + REALTIME_JOBS) * -(-(shape.prefix_length or 0) // page_size)
 
 
-def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:
+def _graph_bytes(
+    shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape, sets: int
+) -> int:
+    """Estimate the bytes of graphs, with so many sets of those of decode steps."""
     sizes = sizes_within(config.graph_sizes, slots.max_rows)
-    steps = estimate_graph_bytes(len(sizes), config.depth, len(VARIANTS))
+    steps = sets * estimate_graph_bytes(len(sizes), config.depth, len(VARIANTS))
     if prompts is None:
         return steps
     lengths = prefill_sizes(shape.prefix_length, slots.max_tokens)

@@ -124,7 +124,8 @@ class EngineCore:
         moved |= self._commit_encodings(wait=False)
         batch, encoding = self._plan()
         self.transfers.start()
-        step = self._launch(batch)
+        beside = self._encodes_beside and (encoding is not None or self.encodings.oldest is not None)
+        step = self._launch(batch, beside=beside)
         self._launch(encoding)  # behind the step: meanwhile the device has work
         self._commit(step)
         self._finalize(step)
@@ -149,12 +150,13 @@ class EngineCore:
                 self._end_unlaunched(ended)
             return decision.batch, decision.encoding
 
-    def _launch(self, batch: ScheduledBatch | None) -> Step | None:
+    def _launch(self, batch: ScheduledBatch | None, *, beside: bool = False) -> Step | None:
         """Queue a forward pass, and sample it at once where no mask depends on steps in flight."""
         if batch is None:
             return None
         pipeline = self._pipeline_of(batch)
         step = pipeline.launch(batch)
+        step.beside = beside
         for row in batch.rows:
             row.sequence.retain()
         try:
@@ -445,6 +447,7 @@ class EngineCore:
                     metrics.prefix_hits += not row.jobs
                     metrics.prefix_misses += bool(row.jobs)
         metrics.graph_replays += step.graphed
+        metrics.steps_in_part += step.in_part
         metrics.eager_steps += not step.graphed
 
 

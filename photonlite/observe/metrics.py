@@ -137,6 +137,7 @@ class EngineMetrics:
     zombie_rows: int = 0  # rows of steps that carried a finished sequence
     padding_rows: int = 0  # rows that filled a batch up to a captured size
     graph_replays: int = 0  # steps that ran as a CUDA graph
+    steps_in_part: int = 0  # of these, decode steps in their part of the card, beside the encoder
     eager_steps: int = 0
     plain: dict[str, str] = field(
         default_factory=dict
@@ -219,7 +220,8 @@ class EngineMetrics:
             f"{self.dropped_hopeless:,} hopeless, {self.dropped_running:,} running",
             f"now       {self.running:,} running, {self.waiting:,} waiting, {self.in_flight:,} steps in flight",
             f"steps     {steps}",
-            f"run as    {self.graph_replays:,} graph replays, {self.eager_steps:,} eager steps",
+            f"run as    {self.graph_replays:,} graph replays ({self.steps_in_part:,} in a part of the card), "
+            f"{self.eager_steps:,} eager steps",
             f"rows      {self.tokens:,} tokens, {self.zombie_rows:,} zombie, {self.padding_rows:,} padding",
             f"images    {self.crops_encoded:,} crops, {self.prefix_misses:,} prefix misses, "
             f"{self.prefix_hits:,} prefix hits{hit_share}, {self.images_restored:,} restored",

@@ -9,7 +9,8 @@ decode     for size in 64, 48, ... 1     for slot in 0, 1
 
 All graphs share one memory pool and one stream: they are replayed one after the other, and what outlives a replay
 (hidden states, results, the pending table) is outside the pool. Work that cannot be captured runs without a graph.
-Graphs of images that are encoded beside the steps have a pool and a stream of their own (`engine.build`).
+Graphs of images that are encoded beside the steps have a pool and a stream of their own (`engine.build`), and so have
+those of a part of the card.
 """
 
 import contextlib
@@ -20,11 +21,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Protocol, get_args
+from typing import Final, Protocol, get_args
 
 import torch
 from tqdm import tqdm
 
+from photonlite.device.parts import PartThread
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.runner.sampling_params import WITH_SCORES, Variant
 
@@ -44,6 +46,12 @@ LONGEST = 4096
 
 _FEW = (16, 32, 64, 128, 192, 256)
 _FINE, _COARSE = 16, 128
+REPLAYS_IN_PART: Final = False
+"""Whether graphs of a part are replayed on the part's stream, tied to the current one by events.
+
+Else they are replayed on the current stream, which orders them: a kernel node keeps the context of its capture.
+"""
+
 _RUNS = 512  # positions of the longest launch whose rows may all be forced runs: 8 in each of 64 rows
 
 
@@ -68,14 +76,33 @@ class Capturer(Protocol):
 
 
 class CudaCapturer:
-    """Captures on a stream of its own, whose priority the kernels of its graphs keep on whichever stream they run."""
+    """Captures on a stream of its own, whose priority the kernels of its graphs keep on whichever stream they run.
 
-    def __init__(self, device: torch.device, priority: int = 0) -> None:
+    Given a part of the card, it captures in that part's thread and on its stream: the kernels run on its SMs.
+    """
+
+    def __init__(self, device: torch.device, priority: int = 0, part: PartThread | None = None) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._part = part
+        self._stream: torch.cuda.Stream = (
+            torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+            if part is None
+            else part.stream
+        )
+        self._pool = torch.cuda.graph_pool_handle()  # memory of a pool is reused on one stream only
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        if self._part is None:
+            return self._capture(work)
+        torch.cuda.synchronize(self._device)  # the caller may still be writing what the work reads
+        replay = self._part.run(partial(self._capture_inferring, work))
+        return partial(self._replay_in_part, replay) if REPLAYS_IN_PART else replay
+
+    def _capture_inferring(self, work: Callable[[], None]) -> Callable[[], None]:
+        with torch.inference_mode():  # a mode of the thread
+            return self._capture(work)
+
+    def _capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))  # it may have written what the work reads
         with torch.cuda.stream(self._stream):
             work()
@@ -90,6 +117,13 @@ class CudaCapturer:
             self._pool = torch.cuda.graph_pool_handle()
             raise
         return graph.replay
+
+    def _replay_in_part(self, replay: Callable[[], None]) -> None:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            replay()
+        current.wait_stream(self._stream)
 
     def used_bytes(self) -> int:
         free, total = torch.cuda.mem_get_info(self._device)
@@ -173,12 +207,16 @@ class DecodeGraphs:
         forward: Callable[[int, int], None],
         finalize: Callable[[int, int, Variant, bool], None],
         variants: Sequence[Variant] = VARIANTS,
+        place: str = "",
     ) -> GraphReport:
-        """Capture `forward` of each slot and size, and `finalize` also of each variant, sampled or greedy."""
+        """Capture `forward` of each slot and size, and `finalize` also of each variant, sampled or greedy.
+
+        `place` is for the progress bar: where on the card, unless on all of it.
+        """
         total = len(self._wanted) * len(self._slots) * (1 + 2 * len(variants))
         with (
             measured(capturer) as report,
-            tqdm(total=total, desc="capturing CUDA graphs", unit="graph", disable=None) as bar,
+            tqdm(total=total, desc=f"capturing CUDA graphs{place}", unit="graph", disable=None) as bar,
         ):
 
             def capture(work: Callable[..., None], what: str, *key: object) -> None:

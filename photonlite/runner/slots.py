@@ -174,6 +174,7 @@ class Slot(EncoderSlot):
         self.shape = shape
         self.adapters: Array = device.host_array((shape.max_rows,), np.int32)
         self.adapted = False  # some row of the launch has an adapter
+        self.in_part = False  # its graphs are those of decoding's part of the card
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)
         self.tokens: Array = device.host_array((shape.max_tokens, 3), np.int32)
         self.packed: Array = device.host_array((shape.packed_words(shape.max_tokens),), np.int32)

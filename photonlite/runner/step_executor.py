@@ -57,6 +57,10 @@ class ModelRunner(Protocol):
     # The rows that a decode step of `rows` rows runs with, and whether a graph runs it.
     def padded(self, rows: int) -> tuple[int, bool]: ...
 
+    # The batch sizes that have graphs in decoding's part of the card too, which `slot.in_part` asks for.
+    @property
+    def part_sizes(self) -> Sequence[int]: ...
+
     # Copies to the device. Prompts: the first `count` of `slot.tokens` and other inputs. Crops: these, or images that
     # the device cuts into crops. Choices: the first `count`, and what else the variant reads, such as masks.
     def upload_rows(self, slot: Slot, count: int) -> None: ...
@@ -218,6 +222,7 @@ class StepExecutor:
         plan, runner = step.plan, self._model_runner
         # The rows that sample are padded with those that decode, as both are then done in one graph.
         step.padded = runner.padded(len(plan.rows))[0] if step.kind == "mixed" else len(plan.rows)
+        slot.in_part = False
         count = self._inputs.fill_tokens(plan, slot)
         self._inputs.fill_rows(plan, slot, step.padded)
 
@@ -238,6 +243,7 @@ class StepExecutor:
         step.padded, step.graphed = runner.padded(len(plan.rows))
         self._inputs.fill_rows(plan, slot, step.padded)
         step.graphed = step.graphed and not slot.adapted
+        slot.in_part = step.in_part = step.beside and step.graphed and step.padded in runner.part_sizes
         self._upload(step, slot, lambda: runner.upload_rows(slot, step.padded), device.compute, device.upload)
         self._run(step, device.compute, lambda: runner.decode(slot, step.padded))
 
@@ -302,7 +308,7 @@ class StepExecutor:
             self._tracer.span(track, name, begun, begun + seconds, step=step.number, **notes)
 
         named, beside = step.kind, step.plan.known_positions if step.kind == "mixed" else 0
-        notes = {"prompts": beside} if beside else {}
+        notes = {"prompts": beside} if beside else {"part": 1} if step.in_part else {}
         track: Track = "encode" if named == "encode" and self._encodes_beside else "compute"
         copies: Track = "upload" if track == "compute" else track
         span(copies, "rows" if named != "encode" else "crops", slot.upload_begun, slot.uploaded)

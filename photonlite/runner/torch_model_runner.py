@@ -122,6 +122,7 @@ class TorchModelRunner:
         self._model = model
         self._device = device
         self._graphs: DecodeGraphs | None = None
+        self._part_graphs: DecodeGraphs | None = None  # the same in decoding's part of the card
         self._steps = fused.steps
         self._spread = spread
         self._keeper = keeper
@@ -152,8 +153,13 @@ class TorchModelRunner:
                     images.rehearse(self._crops[0])
         self._synchronize()
 
-    def capture(self, options: GraphOptions, capturer: Capturer | None = None) -> GraphReport:
-        """Capture prompts and decode steps, before the first step: what runs here writes to the scratch page."""
+    def capture(
+        self, options: GraphOptions, capturer: Capturer | None = None, part: Capturer | None = None
+    ) -> GraphReport:
+        """Capture prompts and decode steps, before the first step: what runs here writes to the scratch page.
+
+        `part` captures decode steps once more, in decoding's part of the card.
+        """
 
         def forward(slot: int, size: int) -> None:
             buffers = self._buffers[slot]
@@ -171,6 +177,11 @@ class TorchModelRunner:
             if self._model.numbers is not None:
                 variants = VARIANTS if size_heads(self._model.numbers) is not None else PLACE_VARIANTS
             report += self._graphs.capture(capturer, forward, finalize, variants)
+            if part is not None:
+                # Both sets share arrival counters: they are replayed on one stream.
+                graphs = DecodeGraphs(options, depth=len(self._buffers), max_rows=self.shape.max_rows)
+                report += graphs.capture(part, forward, finalize, variants, " for decoding beside images")
+                self._part_graphs = graphs
             self._pending.zero_()
         self._synchronize()
         return report
@@ -200,6 +211,10 @@ class TorchModelRunner:
             return rows, False
         return size, True
 
+    @property
+    def part_sizes(self) -> Sequence[int]:
+        return self._part_graphs.sizes if self._part_graphs is not None else ()
+
     def upload_rows(self, slot: Slot, count: int) -> None:
         transfer(self._buffers[slot.index].rows[:count], slot.rows[:count])
 
@@ -228,7 +243,7 @@ class TorchModelRunner:
 
     def decode(self, slot: Slot, count: int) -> None:
         bank = self._bank(slot.adapted)
-        if bank is None and self._graphs is not None and self._graphs.replay(slot.index, count):
+        if bank is None and self._replay(slot, count):
             return
         buffers = self._buffers[slot.index]
         rows = buffers.rows[:count]
@@ -262,7 +277,7 @@ class TorchModelRunner:
             transfer(buffers.seen[:count], slot.seen[:count])
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
-        if self._graphs is None or not self._graphs.replay(slot.index, count, variant, sampled):
+        if not self._replay(slot, count, variant, sampled):
             with self._spread_over(count):
                 self._finalize(self._buffers[slot.index], count, variant, sampled)
 
@@ -306,7 +321,7 @@ class TorchModelRunner:
 
     def close(self) -> None:
         """Free the device's memory; all work must be done."""
-        self._graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
+        self._graphs = self._part_graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
         del self._images, self._prefill, self._steps
@@ -345,6 +360,11 @@ class TorchModelRunner:
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
         with self._spread_over(sum(row.count for row in rows)), counting_in(self._counters):
             self._prefill.run(self._buffers[slot.index], slot, rows, self._bank(slot.adapted))
+
+    def _replay(self, slot: Slot, count: int, *finalize: object) -> bool:
+        """Replay a graph: that of the part if the slot asks for it, else that of the whole card; False without one."""
+        sets = (self._part_graphs, self._graphs) if slot.in_part else (self._graphs,)
+        return any(graphs is not None and graphs.replay(slot.index, count, *finalize) for graphs in sets)
 
     def _bank(self, adapted: bool) -> AdapterBank | None:
         """Return what runs a launch some of whose rows have adapters; None for one without any."""

@@ -92,6 +92,6 @@ def test_the_cpu_opens_as_worker_threads() -> None:
 
 
 def test_a_cuda_device_opens_as_streams_on_that_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "CudaDevice", lambda device: ("streams of", device))
+    monkeypatch.setattr(names, "CudaDevice", lambda *given: ("streams of", *given))
 
-    assert open_device(torch.device("cuda", 1)) == ("streams of", torch.device("cuda", 1))
+    assert open_device(torch.device("cuda", 1)) == ("streams of", torch.device("cuda", 1), None)

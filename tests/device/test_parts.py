@@ -1,3 +1,5 @@
+import threading
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -5,7 +7,7 @@ import pytest
 import torch
 
 from photonlite.device import parts
-from photonlite.device.parts import divide
+from photonlite.device.parts import Part, card_parts, divide
 from photonlite.errors import MissingDependencyError, SettingsError
 
 CARD = torch.device("cuda", 1)
@@ -73,6 +75,23 @@ def test_a_card_is_divided_once_into_groups_and_the_rest() -> None:
     names = [call[0] for call in driver.calls]
     assert names.count("cuDevSmResourceSplitByCount") == 1, "two divisions would hand out the same SMs"
     assert driver.calls[0] == ("cuDeviceGet", 1)
+
+
+def test_work_runs_in_a_thread_of_its_part_with_the_callers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    entered: dict[int, int] = {}  # the thread that has entered a part, by its SMs
+    monkeypatch.setattr(Part, "enter", lambda part, _: entered.update({part.sms: threading.get_ident()}))
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
+    monkeypatch.setattr(parts, "divide", lambda device, sms: divide(device, sms, FakeDriver()))
+    variable: ContextVar[str] = ContextVar("variable", default="")
+    variable.set("the caller's")
+
+    found = card_parts.__wrapped__(CARD, 68)
+
+    assert (found.decode.sms, found.encode.sms) == (64, 68)
+    for part in found:
+        assert part.run(lambda: (threading.get_ident(), variable.get())) == (entered[part.sms], "the caller's")
+    assert len({threading.get_ident(), *entered.values()}) == 3
 
 
 @pytest.mark.parametrize("sms", [0, 132, 200])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import photonlite
 from photonlite.errors import EngineDiedError, StepError
@@ -55,6 +56,23 @@ def test_decoding_goes_on_while_an_image_is_encoded_and_its_prompt_waits_for_the
     assert [len(one.tokens) for one in bench.sequences] == [60, 60]
     assert bench.core.metrics.steps["encode"] == 1
     assert bench.everything_is_free()
+
+
+def test_steps_that_are_queued_while_an_image_is_encoded_know_it() -> None:
+    bench = beside()
+    bench.ask()
+    bench.core.tick()
+    bench.core.tick()
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()  # a step and behind it the encoding, which overtakes
+    bench.core.tick()
+    bench.runner.encodes_last = False
+    bench.core.tick()
+
+    assert [(step.kind, step.beside) for step in bench.runner.steps] == [
+        ("prefill", False), ("decode", False), ("decode", True), ("encode", False), ("decode", True),
+        ("prefill", False),
+    ]  # fmt: skip
 
 
 def test_the_engine_waits_for_an_encode_step_where_there_is_nothing_else_to_do() -> None:
@@ -234,6 +252,34 @@ def compare(models: dict[str, photonlite.VisionModel], images: list[Any]) -> Non
 
 def test_the_shipped_checkpoint_answers_the_same() -> None:
     compare(engines(None), [DESK, make_image(1, (300, 200)), make_image(2, (120, 400))])
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="parts are those of a card")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parts_of_a_card_answer_the_same(dtype: str) -> None:
+    pytest.importorskip("cuda.bindings")
+    images = [make_image(number, (300, 200)) for number in range(12)]
+    parts: Any = {"encoding": "beside", "encode_sms": 68}
+    boxes, texts = [], []
+    for settings in ({}, parts):
+        engine: Any = {"kv_cache_bytes": 1 << 30, "max_output_tokens": 64, "graph_sizes": (1, 4, 16, 64), **settings}
+        with photonlite.load(device="cuda", dtype=dtype, engine=engine) as model:
+            others = [on_thread(partial(model.query, image, "What is it?")) for image in images]
+            boxes.append(torch.as_tensor(model.detect(DESK, "banana").boxes))
+            texts.append([answer.result(GUARD)["answer"] for answer in others])
+            for number in range(100, 300, 2) if settings else ():  # until an encoding has met a step
+                if counters(model)["steps_in_part"]:
+                    break
+                answers(model, [make_image(number, (300, 200)), make_image(number + 1, (300, 200))])
+            decoded, in_part = counters(model)["steps"]["decode"], counters(model)["steps_in_part"]
+        assert 0 < in_part < decoded if settings else in_part == 0
+
+    assert len(boxes[0]) == 2
+    torch.testing.assert_close(boxes[1], boxes[0], rtol=0, atol=0.02)
+    if dtype == "float32":  # in half precision batches of other sizes round differently
+        assert texts[1] == texts[0]
 
 
 @pytest.mark.parametrize("family", ["2.5", "3"])

@@ -1,9 +1,15 @@
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 import torch
 
 from photonlite.config import EngineConfig
 from photonlite.engine import build
-from photonlite.errors import SettingsError
+from photonlite.errors import MissingDependencyError, SettingsError
 from photonlite.models.base import CropEncoder
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.observe.metrics import EngineMetrics
@@ -55,6 +61,44 @@ def test_without_fused_kernels_the_models_own_methods_answer(monkeypatch: pytest
 def test_8_bit_products_are_refused_without_fused_kernels() -> None:
     with pytest.raises(SettingsError, match="'fp8_linears' is True: it must be False where 'fused' is False"):
         EngineConfig(fused=False, fp8_linears=True)
+
+
+def on_card(monkeypatch: pytest.MonkeyPatch, parts: Any) -> Callable[[int], Any]:
+    """Return what divides a card of 132 SMs; `parts` is called in place of the driver."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(build, "card_parts", parts)
+    return partial(build._divide, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("error", [MissingDependencyError("no bindings"), SettingsError("no green contexts")])
+def test_a_card_that_cannot_be_divided_is_shared(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    divided = on_card(monkeypatch, Mock(side_effect=error))
+
+    with caplog.at_level("WARNING", "photonlite"):
+        assert divided(68) is None
+
+    assert caplog.messages == [f"Encoding and decoding share the whole card: {error}"]
+
+
+def test_a_card_is_divided_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Mock()
+    divided = on_card(monkeypatch, parts)
+
+    assert divided(0) is build._divide(torch.device("cpu"), 68) is None
+    assert not parts.called
+    assert divided(68) is parts.return_value
+    with pytest.raises(SettingsError, match="'encode_sms' is 132: it must be below 132"):
+        divided(132)
+
+
+def test_the_graphs_of_a_part_are_counted_in_the_plan() -> None:
+    model, config = double().model, EngineConfig()
+    slots = build._slot_shape(model, config, 64)
+    one, two = (build._graph_bytes(model.shape, None, config, slots, sets) for sets in (1, 2))
+
+    assert two == 2 * one > 0
 
 
 def test_what_is_not_fused_on_a_card_is_logged_and_part_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:

@@ -216,8 +216,8 @@ class Rig:
         step = self._step(ScheduledBatch("prefill", rows=tuple(rows), copies=copies))
         return self._finish(step, stories)
 
-    def decode(self, stories: Sequence[Story]) -> list[Token | Exception | None]:
-        return self._finish(self._step(ScheduledBatch("decode", rows=_pending(stories))), stories)
+    def decode(self, stories: Sequence[Story], *, beside: bool = False) -> list[Token | Exception | None]:
+        return self._finish(self._step(ScheduledBatch("decode", rows=_pending(stories)), beside=beside), stories)
 
     def mix(
         self, decoding: Sequence[Story], stories: Sequence[Story], rows: Sequence[BatchItem]
@@ -226,9 +226,9 @@ class Rig:
         step = self._step(ScheduledBatch("mixed", rows=(*_pending(decoding), *rows)))
         return self._finish(step, [*decoding, *stories])
 
-    def _step(self, plan: ScheduledBatch) -> Step:
+    def _step(self, plan: ScheduledBatch, *, beside: bool = False) -> Step:
         number = next(self._steps)
-        step = Step(number, plan, number % 2)
+        step = Step(number, plan, number % 2, beside=beside)
         self.runner.launch(step)
         return step
 

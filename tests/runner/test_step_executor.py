@@ -9,6 +9,7 @@ from photonlite.batch import BatchItem, ScheduledBatch, Step
 from photonlite.device.base import Array
 from photonlite.errors import NumericalError
 from photonlite.kernels.columns import FINITE, ID
+from photonlite.observe.trace import Tracer
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.slots import Slot, SlotShape
 from photonlite.runner.step_executor import StepExecutor
@@ -38,7 +39,10 @@ class Card:
     def elapsed(self, start: Any, end: Any) -> float:
         return 0.0
 
-    time_of = elapsed  # type: ignore[assignment]
+    def time_of(self, event: Any) -> float:
+        return 0.0
+
+    def rebase(self) -> None: ...
 
     def host_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         return np.zeros(shape, dtype)
@@ -70,6 +74,7 @@ class Work:
     def __init__(self, card: Card) -> None:
         self.card = card
         self.fails = False
+        self.part_sizes: tuple[int, ...] = ()
         self.written: list[list[int]] = []
 
     def padded(self, rows: int) -> tuple[int, bool]:
@@ -166,6 +171,23 @@ def test_a_row_that_asks_for_the_impossible_fails_alone(broken: Any) -> None:
     runner.finalize(step, [Allowed(), broken, Allowed((1, 2))])
 
     assert [isinstance(outcome, Token) for outcome in runner.collect(step)] == [True, False, True]
+
+
+def test_a_trace_says_which_steps_ran_in_a_part() -> None:
+    runner, work = engine()
+    runner._tracer = tracer = Tracer()
+    work.part_sizes = (1,)
+    work.padded = lambda rows: (rows, True)  # type: ignore[method-assign]
+    steps = [decode_step(0, 5), decode_step(1, 5), decode_step(2, 5, 6)]
+    for step, beside in zip(steps, (False, True, True), strict=True):
+        step.beside = beside
+        runner.launch(step)
+        runner.finalize(step, [Allowed()] * len(step.rows))
+        runner.collect(step)
+
+    assert [span.args for span in tracer.spans() if span.name == "forward"] == [
+        {"step": 0}, {"step": 1, "part": 1}, {"step": 2},
+    ]  # fmt: skip
 
 
 def test_a_token_has_the_scores_that_its_row_asked_for_and_others_have_none() -> None:

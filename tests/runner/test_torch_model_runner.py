@@ -397,6 +397,38 @@ def test_batches_are_padded_to_captured_sizes() -> None:
     assert report.graphs == 2 * 3 * 11  # 8 rows are the most of this runner
 
 
+def test_steps_beside_an_encoding_replay_the_graphs_of_decodings_part() -> None:
+    class Part(Played):
+        def __init__(self) -> None:
+            self.replays = 0
+
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+            if work.args[1] == 4:  # type: ignore[attr-defined]
+                raise RuntimeError("no graph can hold this")
+            played = super().capture(work)
+
+            def replay() -> None:
+                self.replays += 1
+                played()
+
+            return replay
+
+    rig, part = Rig(tiny_config(), torch.float32), Part()
+    rig.model_runner.capture(GraphOptions((1, 4)), Played(), part)
+    assert list(rig.model_runner.part_sizes) == [1]
+    stories = [Story(words_of(1, 2, number), (TEXT,) * 5) for number in range(3)]
+    rig.prefill(stories, [rig.fresh(story) for story in stories])
+    found = []
+    for count, beside in ((1, False), (1, True), (3, True), (1, False)):
+        rig.decode(stories[:count], beside=beside)
+        found.append(part.replays)
+
+    assert found == [0, 2, 2, 2], "a forward pass and a finalize"
+    for story in stories:
+        tokens = story.sequence.tokens
+        assert [token.id for token in tokens] == [token.id for token in rig.expected(story)[0][: len(tokens)]]
+
+
 @both
 def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page(packed: bool) -> None:
     rig = Rig(tiny_config(), torch.float32, packed=packed)

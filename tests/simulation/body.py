@@ -143,6 +143,8 @@ class SymbolicBody:
         self._spoils = spoils
         self._twins = (Twin(), Twin())
 
+    part_sizes: Sequence[int] = ()
+
     def padded(self, rows: int) -> tuple[int, bool]:
         size = self._padded[rows]
         return (size, True) if size else (rows, False)

@@ -25,12 +25,19 @@ MUTANTS = [
         "tests/api/test_session_steps.py",
     ),
     Mutant(
+        "a step in front of an encoding does not know that it overlaps with it",
+        "engine/core.py",
+        "(encoding is not None or self.encodings.oldest is not None)",
+        "self.encodings.oldest is not None",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
         "blocking at depth 2: the commit before the launch",
         "engine/core.py",
-        """        step = self._launch(batch)
+        """        step = self._launch(batch, beside=beside)
 """,
         """        self._commit(None)
-        step = self._launch(batch)
+        step = self._launch(batch, beside=beside)
 """,
         CORE,
     ),
