@@ -33,7 +33,7 @@ ROWS = (1, 8, 32)
 PRECISIONS: tuple[Precision, ...] = ("fp8", "int4")
 
 _GROUP = 128
-_ERROR = 0.01
+_ERROR = 0.02  # gemlite adds parts of sums in bfloat16, ours are rounded once
 Product = Callable[[Tensor], Tensor]
 
 
