@@ -97,14 +97,21 @@ class Adapted:
         return self.model.batch(tasks, errors="raise")
 
     def period(self, adapters: Sequence[str | None]) -> float:
-        """Return the mean seconds between tokens of a round in which all sequences run together."""
-        before = self._gaps()
-        self.ask(adapters, self.tokens)
-        after = self._gaps()
-        return (after[0] - before[0]) / max(1, after[1] - before[1])
+        """Return the mean seconds between tokens where all sequences run together.
+
+        A long round less a short one: both have the same pauses, in which prompts of others are computed.
+        """
+        marks = [self._gaps()]
+        for tokens in (self.tokens // 4, self.tokens):
+            self.ask(adapters, tokens)
+            marks.append(self._gaps())
+        (short_s, short), (long_s, long) = (
+            (end[0] - start[0], end[1] - start[1]) for start, end in itertools.pairwise(marks)
+        )
+        return (long_s - short_s) / max(1, long - short)
 
     def period_beside(self, adapters: Sequence[str | None]) -> float:
-        """Return the same of streams without adapters, while requests for one token come that have these in turn."""
+        """Return it with the pauses, of streams without adapters, while requests for a token come that have these."""
         names, ended = itertools.cycle(adapters), threading.Event()
 
         def come() -> None:
@@ -114,10 +121,13 @@ class Adapted:
         others = threading.Thread(target=come)
         others.start()
         try:
-            return self.period([None] * BESIDE)
+            before = self._gaps()
+            self.ask([None] * BESIDE, self.tokens)
+            after = self._gaps()
         finally:
             ended.set()
             others.join()
+        return (after[0] - before[0]) / max(1, after[1] - before[1])
 
     def first_token(self, adapter: str | None) -> float:
         (found,) = self.ask([adapter], 1)
