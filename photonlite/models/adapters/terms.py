@@ -54,7 +54,7 @@ class AdapterWeights:
         """Return the same in one piece of page-locked memory."""
         terms = self.terms
         sizes = [matrix.numel() for term in terms for matrix in (term.a, term.b)]
-        parts = iter(torch.empty(sum(sizes), dtype=terms[0].a.dtype, pin_memory=True).split(sizes))
+        parts = iter(torch.split(torch.empty(sum(sizes), dtype=terms[0].a.dtype, pin_memory=True), sizes))
 
         def moved(matrix: Tensor) -> Tensor:
             return next(parts).view(matrix.shape).copy_(matrix)
