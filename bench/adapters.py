@@ -2,16 +2,20 @@
 
 Decoding: the mean time between two tokens of a request where all run together: without adapters, with several of them,
 and with one row of all that has one. These take turns on one engine. Loading: when the first token of a request comes
-whose adapter is in a slot, in host memory, or on disk alone.
+whose adapter is in a slot, in host memory, or on disk alone; and, by turns, how long a token of streams without
+adapters takes while such requests come, against requests without adapters at the same times.
 
 Weights are random, adapters adapt all linear layers of the text blocks; `--tiny` is a rehearsal for machines without a
 card, whose figures mean nothing.
 """
 
+import itertools
 import json
 import statistics
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from torch import nn
 
 from bench.bubble.report import table
 from bench.gpu.command import Options, parse
+from bench.gpu.machine import describe
 from bench.gpu.models import endless_model, prompts_of
 from bench.shapes import SHAPES
 from photonlite.api import VisionModel
@@ -31,7 +36,16 @@ from photonlite.models.moondream import checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
 
 RANK, ADAPTERS = 16, 8
-STREAMS = ((8, 8), (32, 8))  # streams, and adapters among them
+STREAMS = ((8, 8, 1.12), (32, 8, 1.08))  # streams, adapters among them, and the aim against none
+BESIDE = 8  # streams that decode while adapters are loaded
+PLACES: tuple[tuple[str, dict[str, int], float | None], ...] = (
+    ("in its slot", {"adapter_slots": ADAPTERS}, None),
+    ("in host memory", {"adapter_slots": 1}, 0.005),
+    ("on disk", {"adapter_slots": 1, "adapter_bytes": 0}, 0.060),
+)
+"""Where an adapter is, engine settings that keep it there, and the aim for how much later the first token comes."""
+
+_PAUSE_S = 0.02
 PARTS = ("decode", "load")
 
 
@@ -61,14 +75,15 @@ class Adapted:
         self.tokens = 40 if options.tiny else 300
         self.prompts = prompts_of(config)
         loaded = LoadedModel("random weights", self.network, self.prompts, family=checkpoint)
-        settings = EngineConfig(max_batch=64 if options.cuda else 32, adapter_rank=RANK, **engine)
+        rows, memory = (64, 16 << 30) if options.cuda else (32, None)
+        settings = EngineConfig(max_batch=rows, kv_cache_bytes=memory, adapter_rank=RANK, **engine)
         self.model = VisionModel(loaded, options.where, options.dtype, ImageLimits(), settings)
         self.names = [f"adapter-{seed}" for seed in range(ADAPTERS)]
         for seed, name in enumerate(self.names):
             self.model.load_adapter(write_adapter(self.network, folder / name, seed, RANK), name=name)
 
-    def ask(self, adapters: Sequence[str | None]) -> list[Any]:
-        settings: Any = {"max_tokens": self.tokens}
+    def ask(self, adapters: Sequence[str | None], tokens: int) -> list[Any]:
+        settings: Any = {"max_tokens": tokens}
         tasks = [
             {
                 "skill": "query",
@@ -82,14 +97,40 @@ class Adapted:
         return self.model.batch(tasks, errors="raise")
 
     def period(self, adapters: Sequence[str | None]) -> float:
-        """Return the mean seconds between tokens of a round in which all sequences run together."""
-        before = self._gaps()
-        self.ask(adapters)
-        after = self._gaps()
+        """Return the mean seconds between tokens where all sequences run together.
+
+        A long round less a short one: both have the same pauses, in which prompts of others are computed.
+        """
+        marks = [self._gaps()]
+        for tokens in (self.tokens // 4, self.tokens):
+            self.ask(adapters, tokens)
+            marks.append(self._gaps())
+        (short_s, short), (long_s, long) = (
+            (end[0] - start[0], end[1] - start[1]) for start, end in itertools.pairwise(marks)
+        )
+        return (long_s - short_s) / max(1, long - short)
+
+    def period_beside(self, adapters: Sequence[str | None]) -> float:
+        """Return it with the pauses, of streams without adapters, while requests for a token come that have these."""
+        names, ended = itertools.cycle(adapters), threading.Event()
+
+        def come() -> None:
+            while not ended.wait(_PAUSE_S):
+                self.first_token(next(names))
+
+        others = threading.Thread(target=come)
+        others.start()
+        try:
+            before = self._gaps()
+            self.ask([None] * BESIDE, self.tokens)
+            after = self._gaps()
+        finally:
+            ended.set()
+            others.join()
         return (after[0] - before[0]) / max(1, after[1] - before[1])
 
     def first_token(self, adapter: str | None) -> float:
-        (found,) = self.ask([adapter])
+        (found,) = self.ask([adapter], 1)
         return float(found.metrics.time_to_first_token_s)
 
     def _gaps(self) -> tuple[float, int]:
@@ -99,7 +140,7 @@ class Adapted:
 
 def decoding(adapted: Adapted, rounds: int) -> list[list[str]]:
     rows = []
-    for streams, count in STREAMS:
+    for streams, count, aim in STREAMS:
         cases: dict[str, list[str | None]] = {
             "none": [None] * streams,
             "adapters": [adapted.names[index % count] for index in range(streams)],
@@ -115,24 +156,34 @@ def decoding(adapted: Adapted, rounds: int) -> list[list[str]]:
         for name, times in found.items():
             middle = statistics.median(times)
             spread = f"{1e3 * min(times):.3f} to {1e3 * max(times):.3f}"
-            rows.append([f"{streams} streams, {name}", f"{1e3 * middle:.3f}", spread, f"{middle / base:.2f} x"])
+            wanted = f"{aim} x" if name == "adapters" else ""
+            ratio = f"{middle / base:.3f} x"
+            rows.append([f"{streams} streams, {name}", f"{1e3 * middle:.3f}", spread, ratio, wanted])
     return rows
 
 
 def loading(options: Options, folder: Path) -> list[list[str]]:
     """Measure first tokens of adapters in turn: each was pushed out of the only slot, or of host memory too."""
-    rows = []
-    for what, engine in (
-        ("in its slot", {"adapter_slots": ADAPTERS}),
-        ("in host memory", {"adapter_slots": 1}),
-        ("on disk", {"adapter_slots": 1, "adapter_bytes": 0}),
-    ):
+    rows: list[list[str]] = []
+    base = 0.0
+    for what, engine, aim in PLACES:
         adapted = Adapted(options, folder / what.replace(" ", "-"), **engine)
         order = adapted.names * (options.rounds + 1)
         seconds = [adapted.first_token(name) for name in order][len(adapted.names) :]
-        rows.append([what, f"{1e3 * statistics.median(seconds):.2f}", f"{1e3 * max(seconds):.2f}"])
+        middle = statistics.median(seconds)
+        base = base or middle
+        later = ["", ""] if aim is None else [f"{1e3 * (middle - base):.2f}", f"{1e3 * aim:.0f}"]
+        times = [f"{1e3 * middle:.2f}", f"{1e3 * max(seconds):.2f}"]
+        rows.append([what, *times, *later, *beside(adapted, options.rounds)])
         adapted.model.close()
     return rows
+
+
+def beside(adapted: Adapted, rounds: int) -> list[str]:
+    """Return the period of streams beside requests without adapters, with them, and the median of ratios."""
+    pairs = [(adapted.period_beside([None]), adapted.period_beside(adapted.names)) for _ in range(rounds + 1)][1:]
+    periods = [f"{1e3 * statistics.median(times):.3f}" for times in zip(*pairs, strict=True)]
+    return [*periods, f"{statistics.median(own / plain for plain, own in pairs):.3f} x"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,13 +194,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         if "decode" in options.only:
             adapted = Adapted(options, folder / "decode")
-            head = ["period of decoding", "ms", "rounds (ms)", "against none"]
+            head = ["period of decoding", "ms", "rounds (ms)", "against none", "aim"]
             parts.append(table(head, decoding(adapted, options.rounds)))
             adapted.model.close()
         if "load" in options.only:
-            head = ["first token, adapter", "median (ms)", "slowest (ms)"]
+            head = ["first token, adapter", "median (ms)", "slowest", "later", "aim"]
+            head += ["others' period beside none (ms)", "beside these", "ratio"]
             parts.append(table(head, loading(options, folder / "load")))
-    text = f"`{options.command}`\n\n" + "\n\n".join(parts) + "\n"
+    made = f"{time.strftime('%Y-%m-%d')}, {describe(options.where)}. Made by `{options.command}`."
+    text = "\n\n".join([made, *parts]) + "\n"
     print(text)
     if options.output is not None:
         options.output.write_text(text, encoding="utf-8")

@@ -31,8 +31,9 @@ from bench.gpu.models import divide, endless_model, prompts_of
 from bench.gpu.routes import random_routes, routes_row, routes_table
 from bench.gpu.samples import Sample
 from bench.shapes import SHAPES
+from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.precisions import Precisions
-from photonlite.models.quantised import quantise_layers
+from photonlite.models.quantised import QuantisedLinear, quantise_layers
 from photonlite.observe.trace import Tracer
 
 NOTES = """\
@@ -54,6 +55,7 @@ class Variant:
         settings: Of the engine, where they are not the defaults.
         streams: Sequences at a time.
         aims: Of the period in seconds, by streams.
+        weight_aims: The same with the decoder's weights in 8 or 4 bits, by precision.
     """
 
     what: str
@@ -61,17 +63,25 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
     streams: tuple[int, ...] = (1, 8, 32, 64)
     aims: Mapping[int, float] = field(default_factory=dict)
+    weight_aims: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
 
 VARIANTS = {
-    "bf16": Variant("words", aims={1: 0.80e-3, 8: 1.15e-3, 32: 2.15e-3}),
+    "bf16": Variant(
+        "words",
+        aims={1: 0.80e-3, 8: 1.15e-3, 32: 2.15e-3},
+        weight_aims={"fp8": {1: 0.62e-3, 8: 0.95e-3, 32: 1.95e-3}, "int4": {1: 0.52e-3, 8: 0.88e-3}},
+    ),
     "boxes": Variant("boxes", "detect", streams=(1, 8, 32)),
-    "fp8_kv": Variant("words, FP8 KV", settings={"kv_dtype": "fp8"}, streams=(32, 64), aims={32: 1.6e-3, 64: 2.4e-3}),
+    "fp8_kv": Variant(
+        "words, FP8 KV",
+        settings={"kv_dtype": "fp8"},
+        streams=(32, 64),
+        aims={32: 1.6e-3, 64: 2.4e-3},
+        weight_aims={"fp8": {32: 1.55e-3, 64: 2.4e-3}},
+    ),
     "plain": Variant("words, plain operations", settings={"fused": False}),
 }
-WEIGHT_AIMS = {"fp8": {1: 0.62e-3, 8: 0.95e-3, 32: 1.95e-3}, "int4": {1: 0.52e-3, 8: 0.88e-3}}
-"""Aims for the period in seconds, by precision of the decoder's weights and by streams."""
-
 PARTS = (*VARIANTS, "reference")
 REFERENCE = {"decode": "eager", "decode_compiled": "after its own `compile()`"}
 
@@ -88,8 +98,10 @@ class Decoding:
         options, config = bench.options, bench.config
         self._ranks = options.tensor_parallel
         model: Any = endless_model(config, options.where, options.dtype)
+        self._matrices: int | None = None
         if options.weights != "auto":
             quantise_layers(model, Precisions(options.weights))
+            self._matrices = quantised_bytes(model)
         if self._ranks > 1:
             folder = Path(tempfile.mkdtemp())
             weakref.finalize(self, shutil.rmtree, folder)  # each engine's ranks read it
@@ -145,9 +157,9 @@ class Decoding:
         longest = max(prompt_lengths(self._subject, streams, 0))
         context = self._subject.prompt + (self._subject.stop - longest) / 2
         fp8 = variant.settings.get("kv_dtype") == "fp8"
-        if self._bench.options.weights != "auto":  # of weights in full only
-            return None
-        floor = self._bench.floors.decode(streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize)
+        floor = self._bench.floors.decode(
+            streams, context, kv_bytes=1 if fp8 else self._subject.dtype.itemsize, matrices=self._matrices
+        )
         return floor / self._ranks
 
     def _aim(self, variant: Variant, streams: int) -> float | None:
@@ -155,15 +167,13 @@ class Decoding:
 
         All are of one card.
         """
-        weights = self._bench.options.weights
-        if self._ranks > 1 or (weights != "auto" and variant is not VARIANTS["bf16"]):
+        weights, name = self._bench.options.weights, self._bench.options.shape
+        if self._ranks > 1:
             return None
-        if weights != "auto":
-            return WEIGHT_AIMS.get(weights, {}).get(streams)
-        name = self._bench.options.shape
         if name == "moondream2":
-            return variant.aims.get(streams)
-        return SHAPES[name].step_aims.get(streams) if variant is VARIANTS["bf16"] else None
+            aims = variant.aims if weights == "auto" else variant.weight_aims.get(weights, {})
+            return aims.get(streams)
+        return SHAPES[name].step_aims.get(streams) if weights == "auto" and variant is VARIANTS["bf16"] else None
 
     def _show_routes(self, streams: int) -> None:
         """Add to the report how many experts random words of as many sequences meet."""
@@ -180,6 +190,12 @@ class Decoding:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             tracer.save(folder / f"decode-{what.replace(', ', '-').replace(' ', '_')}.json.gz")
+
+
+def quantised_bytes(model: MoondreamModel) -> int:
+    """Count the bytes of a decoder's quantised matrices, with their scales and shifts."""
+    layers = [layer for layer in model.text.modules() if isinstance(layer, QuantisedLinear)]
+    return sum(value.nbytes for layer in layers for value in layer.parameters() if value is not layer.bias)
 
 
 def _step_cells(what: str, found: Steady) -> list[str]:

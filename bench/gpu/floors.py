@@ -55,7 +55,9 @@ class Floors:
         self.projector = functools.cache(self._projector)
         self.prefill = functools.cache(self._prefill)
 
-    def decode(self, streams: int, context: float, *, kv_bytes: int, head: bool = True) -> float:
+    def decode(
+        self, streams: int, context: float, *, kv_bytes: int, head: bool = True, matrices: int | None = None
+    ) -> float:
         """Return the seconds in which one decode step could read what it must.
 
         Args:
@@ -63,10 +65,12 @@ class Floors:
             context: Positions of each, on average.
             kv_bytes: Bytes of a number in the KV cache.
             head: Whether the language head is read.
+            matrices: Bytes of the decoder's matrices, where they are not in the model's type.
         """
         text = self._config.text
         kv = 2 * text.n_layers * text.kv_heads * text.head_dim * kv_bytes
-        weights = decoder_bytes(self._config, self._dtype, head=head) + expert_bytes(self._config, self._dtype, streams)
+        own = decoder_bytes(self._config, self._dtype, head=head) if matrices is None else matrices
+        weights = own + expert_bytes(self._config, self._dtype, streams)
         return (weights + streams * context * kv) / self.ceilings.read
 
     def _encoder(self, crops: int, *, fp8: bool = False) -> Stage:

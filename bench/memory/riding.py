@@ -1,41 +1,50 @@
-"""How long what decodes waits for a long prompt: in turns, and where prompts ride with decode steps.
+"""How long what decodes waits for a long prompt or a picture: in turns, and where prompts ride with decode steps.
 
 The delay of a prompt is the longest interval between two tokens of any stream from its arrival to its first token,
-minus the median interval without it.
+minus the median interval without it; that of a picture goes to the last token of its answer.
 """
 
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean, median
+from typing import Any
 
 import torch
+from PIL import Image
 
 from bench.bubble.report import table
-from bench.bubble.subjects import random_model
+from bench.gpu.models import crop_spec, endless_model, make_images, prompts_of, size_with_crops
 from bench.gpu.samples import Sample
 from bench.memory.load import COSTS, PAGE, Words
 from bench.policy.modelled import ModelledRunner
+from photonlite.api import VisionModel
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import Batching, EngineConfig
 from photonlite.engine.core import EngineCore
 from photonlite.engine.engine import Engine
-from photonlite.models.base import Model
-from photonlite.models.checkpoint import load_files
+from photonlite.models.checkpoint import LoadedModel, load_files
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.moondream.model import MoondreamModel
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 
 WAYS: tuple[Batching, ...] = ("turns", "mixed")
+SERVED: dict[str, dict[str, Any]] = {"turns": {"batching": "turns"}, "mixed": {"batching": "mixed"}}
+PICTURES = SERVED | {"mixed, encoding beside": {"batching": "mixed", "encoding": "beside"}}
+"""Engine settings of ways to serve prompts of words, and pictures."""
 
-AIM_MS = 4.0
+AIM_MS, PICTURE_AIM_MS, SPREAD_AIM = 4.0, 12.0, 1.2
+"""Aims: for delays at the 99th percentile, and for intervals there over their mean."""
+
+CROPS = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,7 @@ class Load:
 
 LOAD = Load(streams=32, context=740, tokens=1000, prompt=1500, prompts=40)
 CPU_LOAD = Load(streams=4, context=60, tokens=60, prompt=300, prompts=3)
+_ON_DEVICE = 20  # pictures of a round, so that streams go on beside the last one
 
 
 @dataclass(eq=False)
@@ -135,14 +145,23 @@ def modelled(way: Batching, load: Load) -> Found:
     return found_of(streams, visits, core.metrics.tokens, runner.now)
 
 
-def served(engine: Engine, load: Load, seed: int, vocabulary: int) -> Found:
-    """Run a load on an engine."""
+def served(engine: Engine, load: Load, seed: int, vocabulary: int, picture: Callable[[], object] | None) -> Found:
+    """Run a load on an engine: prompts of words, or whatever asks about a picture and waits for the answer."""
     numbers = itertools.count(seed)
 
     def submit(positions: int, tokens: int) -> Stream:
         stream = Stream(time.perf_counter)
         engine.submit(request_of(next(numbers), positions, tokens, vocabulary), stream)
         return stream
+
+    def visit() -> tuple[float, float]:
+        at = time.perf_counter()
+        if picture is not None:
+            picture()
+            return at, time.perf_counter()
+        stream = submit(load.prompt, load.answer)
+        stream.ended.wait()
+        return at, stream.times[0]
 
     begun = time.perf_counter()
     streams = [submit(load.context, load.tokens) for _ in range(load.streams)]
@@ -153,9 +172,7 @@ def served(engine: Engine, load: Load, seed: int, vocabulary: int) -> Found:
         seen = len(streams[0].times)
         while len(streams[0].times) < seen + 8 and not streams[0].ended.is_set():
             time.sleep(1e-3)
-        at, stream = time.perf_counter(), submit(load.prompt, load.answer)
-        stream.ended.wait()
-        visits.append((at, stream.times[0]))
+        visits.append(visit())
     for stream in streams:
         stream.ended.wait()
     errors = [stream.error for stream in streams if stream.error is not None]
@@ -166,33 +183,71 @@ def served(engine: Engine, load: Load, seed: int, vocabulary: int) -> Found:
 
 
 def on_device(name: str, rounds: int) -> str:
-    """Measure both ways alternately on one model: Moondream 2's shape on a card, the shipped checkpoint on a CPU."""
+    """Measure on one model by turns: Moondream 2's shape on a card, the shipped checkpoint on a CPU."""
     where = torch.device(name)
-    cuda = where.type == "cuda"
-    model: Model
-    if cuda:
-        load, dtype, memory = LOAD, torch.bfloat16, 24 << 30
-        model = random_model(MoondreamConfig.from_dict({"model_type": "moondream2"}), where, dtype)
+    if where.type == "cuda":
+        load, dtype, memory = LOAD, torch.bfloat16, 13 << 30
+        config = MoondreamConfig.from_dict({"model_type": "moondream2"})
+        loaded = LoadedModel("random weights", endless_model(config, where, dtype), prompts_of(config))
     else:
         load, dtype, memory = CPU_LOAD, torch.float32, 1 << 29
-        model = load_files(resolve(None), device=where, dtype=dtype).model
-    engines = {
-        way: Engine(model, where, dtype, EngineConfig(kv_cache_bytes=memory, batching=way, prefix_caching=False))
-        for way in WAYS
-    }
-    found: dict[Batching, list[Found]] = {way: [] for way in WAYS}
+        loaded = load_files(resolve(None), device=where, dtype=dtype)
+        assert isinstance(loaded.model, MoondreamModel)
+        config = loaded.model.config
+    spec = crop_spec(config)
+    crops = min(CROPS, spec.max_crops + 1) if spec.max_crops > 1 else 1
+    width, height = size_with_crops(spec, crops)
+    pictures = make_images(width, height)
+    texts = []
+    for ways, aim in ((SERVED, AIM_MS), (PICTURES, PICTURE_AIM_MS)):
+        models = {
+            way: VisionModel(
+                loaded, where, dtype, engine=EngineConfig(kv_cache_bytes=memory, prefix_caching=False, **given)
+            )
+            for way, given in ways.items()
+        }
+        shown = None if ways is SERVED else pictures
+        found = _by_turns(models, load, rounds, loaded.model.shape.vocab_size, shown)
+        rows = [row_of(way, [value for one in own for value in one.delays], own) for way, own in found.items()]
+        costs = {way: model._session.engine.get_unit_costs()[1] for way, model in models.items()}
+        for model in models.values():
+            model.close()
+        what = f"A prompt of {load.prompt:,} tokens" if shown is None else f"A picture, crops: {crops}"
+        spent = ", ".join(f"{way} {1e6 * (cost or 0):.1f} us" for way, cost in costs.items())
+        aims = f"Aims: a delay of {aim:.0f} ms (p99), intervals of {SPREAD_AIM} x their mean (p99), no fewer tokens/s."
+        texts.append(f"{what}:\n\n{_table(rows)}\n\n{_rates(found)} A position of a prompt takes: {spent}. {aims}")
+    return "\n\n".join(texts)
+
+
+def _by_turns(
+    models: dict[str, VisionModel], load: Load, rounds: int, vocabulary: int, pictures: Iterator[Image.Image] | None
+) -> dict[str, list[Found]]:
+    """Run a load on each model by turns, after a warm-up."""
+    found: dict[str, list[Found]] = {way: [] for way in models}
+    if pictures is not None:
+        load = replace(load, prompts=min(load.prompts, _ON_DEVICE))
     for place in range(rounds + 1):
-        for way in WAYS:
-            one = served(engines[way], load, 10_000 * place, model.shape.vocab_size)
-            if place:  # the first round warms up
+        for way, model in models.items():
+
+            def ask(model: VisionModel = model) -> object:
+                assert pictures is not None
+                return model.query(next(pictures), "a", settings={"max_tokens": load.answer})
+
+            picture = None if pictures is None else ask
+            one = served(model._session.engine, load, 10_000 * place, vocabulary, picture)
+            if place:
                 found[way].append(one)
-    costs = {way: engine.get_unit_costs()[1] for way, engine in engines.items()}
-    for engine in engines.values():
-        engine.close()
-    rows = [row_of(way, [value for one in found[way] for value in one.delays], found[way]) for way in WAYS]
-    ratio = median(two.rate / one.rate for one, two in zip(found["turns"], found["mixed"], strict=True))
-    spent = ", ".join(f"{way} {1e6 * (cost or 0):.1f} us" for way, cost in costs.items())
-    return f"{_table(rows)}\n\nTokens a second, mixed / turns: {ratio:.3f}. A position of a prompt takes: {spent}."
+    return found
+
+
+def _rates(found: dict[str, list[Found]]) -> str:
+    """Say how many tokens a second each way answers, over those of the first one in the same round."""
+    first, *others = found
+    ratios = [
+        f"{way} / {first} {median(two.rate / one.rate for one, two in zip(found[first], found[way], strict=True)):.3f}"
+        for way in others
+    ]
+    return f"Tokens a second: {', '.join(ratios)}."
 
 
 def row_of(name: str, delays: Sequence[float], found: Sequence[Found]) -> list[str]:

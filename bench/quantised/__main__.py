@@ -1,7 +1,8 @@
 """Measure what weights in 8 and 4 bits cost and gain: `python -m bench.quantised --scenes 2000 --workers 2`.
 
 The shipped checkpoint answers questions about held-out scenes in every precision; with `--records FOLDER` a run that
-was stopped goes on, and the page has what there is after every 20 scenes. A model of Moondream 2's shape with
+was stopped goes on, and the page has what there is after each part. On a card `--part` is large, because each
+part starts processes that load the model: `--device cuda --workers 8 --part 500`. A model of Moondream 2's shape with
 random weights computes logits and decode steps on the CPU; for steps on a card see `bench.decode --weights`.
 """
 
@@ -36,6 +37,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scenes", type=int, default=2000, help="that questions are asked about")
     parser.add_argument("--skills", nargs="+", default=list(SKILLS), choices=get_args(Skill), help="of the questions")
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first scene")
+    parser.add_argument("--part", type=int, default=20, help="scenes that all precisions are asked about before others")
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
     parser.add_argument("--records", type=Path, help="folder of answers; a run that was stopped goes on from there")
     parser.add_argument("--words", type=int, default=128, help="whose logits are compared")
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         del model
     if "answers" in options.only:
         given = options.scenes, options.seed, options.device, options.workers, options.skills, options.records
-        for records in ask_in_parts(*given):
+        for records in ask_in_parts(*given, options.part):
             page.put("The shipped checkpoint", write_answers(records))
     print(page)
 

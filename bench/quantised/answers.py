@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.bubble.report import table
-from bench.nano.evaluation.evaluate import Job, evaluate
+from bench.nano.evaluation.evaluate import Job, cache_bytes, evaluate
 from bench.nano.evaluation.figures.summary import summarize
 from bench.nano.evaluation.records import SKILLS, SceneRecord, Skill
 from bench.nano.evaluation.scoring import Figures
@@ -40,7 +40,6 @@ class Choice:
         return name if self.vision_weights == "auto" else f"{name}, encoder {self.vision_weights}"
 
 
-PART = 20  # scenes
 FULL = Choice("auto")
 CHOICES = (
     FULL,
@@ -56,30 +55,31 @@ def ask(
 ) -> list[SceneRecord]:
     """Ask the shipped checkpoint about held-out scenes with some precisions."""
     precisions: dict[str, Any] = {"weights": choice.weights, "vision_weights": choice.vision_weights}
-    return evaluate(Job(None, device, "auto", tuple(skills), **precisions), scenes, seed, workers)
+    job = Job(None, device, "auto", tuple(skills), kv_cache_bytes=cache_bytes(device, workers), **precisions)
+    return evaluate(job, scenes, seed, workers)
 
 
 def ask_in_parts(
-    scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill], folder: Path | None
+    scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill], folder: Path | None, part: int
 ) -> Iterator[dict[Choice, list[SceneRecord]]]:
-    """Ask about some scenes in every precision, then about more; return all answers so far, after each part.
+    """Ask about `part` scenes in every precision, then about as many more; return all answers so far after each part.
 
     Answers are kept in `folder`, if one is given, where the next run with the same device and skills finds them.
     """
     records: dict[Choice, list[SceneRecord]] = {choice: [] for choice in CHOICES}
-    for first in range(seed, seed + scenes, PART):
-        count = min(PART, seed + scenes - first)
+    for first in range(seed, seed + scenes, part):
+        count = min(part, seed + scenes - first)
         for choice, found in records.items():
             name = "-".join((str(choice).replace(", encoder ", "+"), device, *skills, str(first), str(count)))
             path = None if folder is None else folder / f"{name}.pickle"
             if path is not None and path.exists():
                 found += pickle.loads(path.read_bytes())
                 continue
-            part = ask(choice, count, first, device, workers, skills)
+            new = ask(choice, count, first, device, workers, skills)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(pickle.dumps(part))
-            found += part
+                path.write_bytes(pickle.dumps(new))
+            found += new
         yield records
 
 

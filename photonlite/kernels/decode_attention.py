@@ -76,7 +76,10 @@ def attention_config(
         return AttentionConfig(16, parts, 1, 4 if parts > 1 else 5, dot=True)
     if fp8 and programs >= 1024:
         return AttentionConfig(64 if programs < 2048 else 32, 1, 1, 5, dot=True)
-    return AttentionConfig(16, max(1, min(-(-1536 // programs), positions // 32)), 1, 5 if fp8 else 4, dot=True)
+    # 1,024 programs in two parts are slower than in one, or in three.
+    parts = 3 if programs == 1024 and not fp8 else -(-1536 // programs)
+    stages = 5 if fp8 or 512 <= programs < 2048 else 4
+    return AttentionConfig(16, max(1, min(parts, positions // 32)), 1, stages, dot=True)
 
 
 def shared_bytes(config: AttentionConfig, dim: int, itemsize: int = 2) -> int:

@@ -68,6 +68,7 @@ def test_the_floor_of_decoding_counts_keys_and_values_of_every_stream():
     weights = one - floors.decode(0, 850, kv_bytes=2)
     assert one == pytest.approx(weights + (2.416e9 + 0.210e9) / 1e9, rel=1e-3)
     assert floors.decode(32, 850, kv_bytes=1, head=False) < floors.decode(32, 850, kv_bytes=1) < many
+    assert floors.decode(0, 850, kv_bytes=2, matrices=2 * 10**9) == pytest.approx(2)
 
 
 @pytest.mark.parametrize("fp8", [False, True])

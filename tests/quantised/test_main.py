@@ -79,9 +79,8 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch
         return [replace(scene(BOX), seed=seed) for seed in range(first, first + count)]
 
     monkeypatch.setattr(answers, "ask", ask)
-    monkeypatch.setattr(answers, "PART", 3)
-    arguments = ["--only", "answers", "--scenes", "4", "--seed", "9", "--skills", "detect", "--date", "2026-01-02"]
-    arguments += ["--records", str(tmp_path / "records"), "--output", str(tmp_path / "page.md")]
+    arguments = ["--only", "answers", "--scenes", "4", "--part", "3", "--seed", "9", "--skills", "detect"]
+    arguments += ["--date", "2026-01-02", "--records", str(tmp_path / "records"), "--output", str(tmp_path / "page.md")]
     with pytest.raises(KeyboardInterrupt):
         command.main(arguments)
     assert "| 3 scenes, 6 boxes" in (tmp_path / "page.md").read_text()

