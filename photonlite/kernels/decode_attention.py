@@ -67,7 +67,8 @@ def attention_config(
     """
     programs = rows * kv_heads
     if dim * group > 64:  # registers hold no block of products for each query head: tensor cores from the first row on
-        parts = max(1, min(_MOST_WIDE_PARTS, _WIDE_PROGRAMS // programs, positions // 32))
+        most = 16 if programs <= 4 else _MOST_WIDE_PARTS
+        parts = max(1, min(most, _WIDE_PROGRAMS // programs, positions // 32))
         return AttentionConfig(16, parts, 1 if dim <= 128 else 2, 5, dot=True)
     if programs <= 32:
         return AttentionConfig(16, max(1, min(27, positions // 32)), 1, 2, 32)

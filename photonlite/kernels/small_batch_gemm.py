@@ -117,7 +117,9 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
         return Tiling(4, 1024, 1, 2, 0)
     if outs <= 2048:
         return Tiling(4, 1024, 1, 2, 0) if ins <= 2048 else Tiling(8, 1024, 1, 4, 0)
-    return Tiling(4, 1024, 1, 4, 0) if ins <= 2048 else Tiling(16, 512, 1, 4, 0)
+    if ins <= 2048:
+        return Tiling(4, 1024, 1, 4, 0)
+    return Tiling(4, 1024, 1, 2, 0) if outs <= 3072 or ins > 4096 else Tiling(16, 512, 1, 4, 0)
 
 
 def _quantised_tiling(rows: int, outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
