@@ -11,9 +11,9 @@ class Watched(MasksFirst):
 
     seen: list[int]
 
-    def _launch(self, batch):
+    def _launch(self, batch, **options):
         in_flight = len(self.pipeline.in_flight)
-        step = super()._launch(batch)
+        step = super()._launch(batch, **options)
         if step is not None and step.kind == "decode":
             self.seen.append(in_flight)
         return step
