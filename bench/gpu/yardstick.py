@@ -92,7 +92,7 @@ def rows_of(clock: Clock, name: str, precision: Precision) -> list[list[str]]:
     size = sum(part.nbytes for part in (weight.values, weight.scale, weight.shift) if part is not None)
     own = [ours(copy.deepcopy(weight), bias, split) for _ in range(BLOCKS)]
     others: list[Product] = []
-    if importlib.util.find_spec("gemlite") is not None:
+    if device.type == "cuda" and importlib.util.find_spec("gemlite") is not None:
         values, scale, zero = weight.values, weight.scale, weight.scale
         if precision == "int4":
             values, scale, zero = draw_codes(outs, ins, dtype, device)

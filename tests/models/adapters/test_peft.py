@@ -139,10 +139,13 @@ def test_ranks_over_the_limit_are_refused(tmp_path: Path) -> None:
         read(changed(tmp_path), rank=3)
 
 
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
     name = f"base_model.model.{FC2}.lora_B.weight"
+    matrix = torch.zeros(24, 4)
+    matrix[17, 2] = value
     with pytest.raises(AdapterError, match="not finite"):
-        read(with_tensors(changed(tmp_path), {name: torch.full((24, 4), torch.nan)}))
+        read(with_tensors(changed(tmp_path), {name: matrix}))
 
 
 def test_integers_are_refused(tmp_path: Path) -> None:
