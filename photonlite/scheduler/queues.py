@@ -113,9 +113,9 @@ class EncoderQueue:
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
         """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures.
 
-        The first sequence may have more images than are encoded at a time: it runs only when it has all of them. One
-        that waits for its adapter does not count: those that have theirs go before it. So may later ones that hold a
-        slot, for which others wait.
+        The first sequence may have more images than are encoded at a time: it runs only when it has all of them, and
+        later ones may hold all places while they wait for more. One that waits for its adapter does not count: those
+        that have theirs go before it. So may later ones that hold a slot, for which others wait.
         """
         unusable = []
         place = 0
@@ -129,7 +129,7 @@ class EncoderQueue:
                 if failure is not None:
                     unusable.append((sequence, failure))
                     break
-                room = crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1))
+                room = crops is not None and (self._has_room(queue) or place == 0)
                 if crops is not None and room and self._adapters.hold(sequence):
                     self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence)
                     self._begun += 1
