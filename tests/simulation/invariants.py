@@ -79,6 +79,9 @@ def check(simulation: "Simulation") -> None:
             raise Violation(f"sequence {sequence.number} waits with {sequence.num_computed_tokens} positions filled")
     _check_budget(simulation)
     check_adapters(simulation, live)
+    places = [job.pages.place for job in scheduler.encoder.jobs.values() if job.pages is not None]
+    if sum(place.stop - place.first for place in places) > simulation.scenario.staged_pages:
+        raise Violation(f"stored pages {places} are on the device, but only {simulation.scenario.staged_pages} may be")
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -241,8 +244,9 @@ def _check_waste(simulation: "Simulation") -> None:
     short = seen["launches without a free page"] or seen["memory was short"]
     if short or any(seen[f"ended by {trouble}"] for trouble in troubles):
         return
-    # Where prompts attend in both directions, an image is encoded for each of them.
-    if scenario.prefix_caching and not scenario.prefix_lm and simulation.cache.prefix.evictions == 0:
+    # Where prompts attend in both directions, an image is encoded for each of them; inside a prompt, for what precedes.
+    once = scenario.prefix_caching and not scenario.prefix_lm and not scenario.inside
+    if once and simulation.cache.prefix.evictions == 0:
         seen["calm runs with a cache"] += 1
         crops, encoded = sum(simulation.crops.values()), simulation.core.metrics.crops_encoded
         if encoded > crops:
