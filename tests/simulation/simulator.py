@@ -132,7 +132,8 @@ class Simulation:
         workload, longest, prefix_length = draw_workload(self._draw)
         self.scenario = draw_scenario(self._draw, longest, prefix_length)
         if calm:
-            self.scenario = dataclasses.replace(self.scenario, failures={}, spoiled=0.0, cancels=0.0, deadly=None)
+            none: Any = {"failures": {}, "spoiled": 0.0, "cancels": 0.0, "deadly": None, "adapter_faults": 0.0}
+            self.scenario = dataclasses.replace(self.scenario, **none)
         self.now = 0
         self.ticks = 0
         self.seen: Counter[str] = Counter()

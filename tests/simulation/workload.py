@@ -316,9 +316,7 @@ def lay_out(ask: Ask, images: int, prefix_length: int) -> tuple[tuple[Token, ...
 
 def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     """Draw a configuration for requests of at most so many positions."""
-    prefix_lm = random.random() < 0.2
-    inside = not prefix_lm and random.random() < 1 / 3
-    page_size = random.choice((1, 2, 4, 4, 8) if not inside else (1, 2, 2, 4))  # images have whole pages
+    page_size = random.choice((1, 2, 4, 4, 8))
     max_batch = random.choice((1, 2, 3, 4, 8, 12, 12, 16, 20))
     alone = -(-longest // page_size)
     few, many, plenty = alone + random.randrange(-1, alone + 2), alone * (max_batch + 3), alone * 50
@@ -326,7 +324,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     wounded = random.random() < 0.35
     chosen = random.sample(list(_CALLS), random.randrange(1, 5)) if wounded else []
     failures = {kind: frozenset(random.sample(range(_CALLS[kind]), random.randrange(1, 4))) for kind in chosen}
-    return Scenario(
+    drawn = Scenario(
         depth=random.choice((1, 2, 2, 2)),
         max_batch=max_batch,
         pending_rows=max_batch + random.choice((0, 1, max_batch, max_batch)),
@@ -352,17 +350,20 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         failures=failures,
         spoiled=0.004 if random.random() < 0.2 else 0.0,
         deadly=random.randrange(60) if random.random() < 0.03 else None,
-        prefix_lm=prefix_lm,
-        stored=random.choice((0.5, 0.9, 1.0) if inside else (0.0, 0.5, 0.9)),
+        prefix_lm=random.random() < 0.2,
+        stored=random.choice((0.0, 0.5, 0.9)),
         adapter_slots=random.choice((1, 1, 2, 3, 8)),
         adapter_delay=random.choice((0, 3, 30)),
         adapter_faults=random.choice((0.0, 0.0, 0.2)),
         mixes=random.random() < 0.5,
         mixed_tokens=random.choice((None, 1, 4, 12, 40)),
         encodes_beside=random.random() < 1 / 3,
-        inside=inside,
+        inside=False,
         staged_pages=random.choice((sys.maxsize, sys.maxsize, 2, 6)),
     )
+    if drawn.prefix_lm or random.random() < 2 / 3:
+        return drawn
+    return dataclasses.replace(drawn, inside=True, stored=random.choice((0.5, 0.9, 1.0)))
 
 
 def draw_workload(random: Random) -> tuple[Workload, int, int]:
