@@ -15,7 +15,7 @@ from tests.api.test_stored_images import push_out
 from tests.models.qwen.tiny import reference_model, save
 from tests.serving import counters, make_image
 
-SYSTEM = {"role": "system", "content": "Be brief."}
+SYSTEM = "Be brief."
 NEXT = [{"role": "assistant", "content": "A mug."}, {"role": "user", "content": "And what else is there?"}]
 
 
@@ -42,11 +42,14 @@ def load(checkpoint: Path, store: Path | None = None, **engine: Any) -> VisionMo
     return photonlite.load(checkpoint, device="cpu", dtype="float32", store=store, engine=settings)
 
 
-def asked(*seeds: int, text: str = "What is different?", system: bool = True) -> list[Any]:
-    """Write a conversation: one turn about each image but the last, and a question about that."""
-    messages: list[Any] = [SYSTEM] if system else []
+def asked(*seeds: int, text: str = "What is different?", system: str = SYSTEM) -> list[Any]:
+    """Write a conversation: one turn about each image but the last, and a question about that.
+
+    Images have the same size at the same place, so that they take as many positions.
+    """
+    messages: list[Any] = [{"role": "system", "content": system}]
     for place, seed in enumerate(seeds, 1):
-        image = {"type": "image", "image": make_image(seed, (60 + 10 * seed, 50))}
+        image = {"type": "image", "image": make_image(seed, (60 + 10 * place, 50))}
         messages.append({"role": "user", "content": [image, text if place == len(seeds) else "Look."]})
         if place < len(seeds):
             messages.append({"role": "assistant", "content": "Yes."})
@@ -57,8 +60,11 @@ def answer(model: VisionModel, messages: list[Any], **options: Any) -> str:
     return str(model.chat(messages, settings={"max_tokens": 12}, **options)["answer"])
 
 
-def test_later_turns_and_questions_compute_no_image_again(checkpoint: Path, bare: VisionModel) -> None:
-    with load(checkpoint) as model:
+@pytest.mark.parametrize("settings", [{}, {"batching": "mixed", "mixed_tokens": 5}])
+def test_later_turns_and_questions_compute_no_image_again(
+    checkpoint: Path, bare: VisionModel, settings: dict[str, Any]
+) -> None:
+    with load(checkpoint, **settings) as model:
         first = asked(1, 2)
         answer(model, first)
         for messages in (first, asked(1, 2, text="Where is the mug?"), [*first, *NEXT], asked(1, 2, 3)):
@@ -89,10 +95,9 @@ def test_another_process_reads_them_from_the_disk(checkpoint: Path, bare: Vision
 
 
 OTHERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
-    "no instructions": (asked(1, 2, system=False), {}),
-    "another first image": (asked(3, 2), {}),
-    "another order": (asked(2, 1), {}),
-    "the second image alone": (asked(2), {}),
+    "other instructions": (asked(1, 2, system="Be quick."), {}),
+    "longer instructions": (asked(1, 2, system="Be very brief."), {}),
+    "another image": (asked(4, 2), {}),
     "another tenant": (asked(1, 2), {"cache_salt": "other"}),
 }
 
@@ -108,6 +113,21 @@ def test_another_prefix_takes_no_pages_of_it(checkpoint: Path, bare: VisionModel
 
     assert found == answer(bare, messages)
     assert counted["pages_restored"] == 0
+
+
+def test_behind_another_stored_image_the_second_takes_no_pages(
+    checkpoint: Path, bare: VisionModel, tmp_path: Path
+) -> None:
+    with load(checkpoint, tmp_path) as model:
+        answer(model, asked(1, 2))
+        answer(model, asked(3))
+    counted = []
+    for messages in (asked(3), asked(3, 2)):
+        with load(checkpoint, tmp_path) as model:
+            assert answer(model, messages) == answer(bare, messages)
+            counted.append(counters(model)["pages_restored"])
+
+    assert counted[0] == counted[1] > 0
 
 
 @pytest.mark.long
@@ -146,7 +166,7 @@ def test_behind_cached_text_only_what_is_missing_is_written(checkpoint: Path, ba
     with load(checkpoint) as model:
         answer(model, asked(1, text="Where is the mug?"))
         push_out(model)
-        answer(model, [SYSTEM, {"role": "user", "content": "What can you do?"}])
+        answer(model, [asked(1)[0], {"role": "user", "content": "What can you do?"}])
         before = counters(model)
         found = answer(model, asked(1))
         after = counters(model)
