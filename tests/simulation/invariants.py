@@ -238,15 +238,14 @@ def _check_tables(simulation: "Simulation") -> None:
 
 
 def _check_waste(simulation: "Simulation") -> None:
-    """Check that each image was encoded once, if nothing happened that loses its prefix."""
+    """Check that each image was encoded once for each prefix, if nothing happened that loses its prefix."""
     seen, scenario = simulation.seen, simulation.scenario
     troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError", "HostileFault")
     short = seen["launches without a free page"] or seen["memory was short"]
     if short or any(seen[f"ended by {trouble}"] for trouble in troubles):
         return
-    # Where prompts attend in both directions, an image is encoded for each of them; inside a prompt, for what precedes.
-    once = scenario.prefix_caching and not scenario.prefix_lm and not scenario.inside
-    if once and simulation.cache.prefix.evictions == 0:
+    # Where prompts attend in both directions, an image is encoded for each of them.
+    if scenario.prefix_caching and not scenario.prefix_lm and simulation.cache.prefix.evictions == 0:
         seen["calm runs with a cache"] += 1
         crops, encoded = sum(simulation.crops.values()), simulation.core.metrics.crops_encoded
         if encoded > crops:

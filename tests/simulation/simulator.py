@@ -113,7 +113,7 @@ class Simulation:
         traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
         families: Requests that others follow.
-        crops: How many each image has, by its key, which names its tenant too.
+        crops: How many each image has, by the prefix that ends with it, which names its tenant too.
         sharing: Watches what launches share.
         riding: Watches prompts that ride with decode steps.
         tables: Sizes of the engine's tables before the first request.
@@ -166,7 +166,8 @@ class Simulation:
         self._submitted = 0
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
         self.families: list[Family] = []
-        self.crops: dict[str, int] = {}
+        self.crops: dict[bytes, int] = {}
+        self._sizes: dict[str, int] = {}  # the same by the images' keys
         self._newest_collected = {False: -1, True: -1}  # of encode steps beside others, and of all others
         self._build(self.scenario, longest)
         self.tables = self.table_sizes()
@@ -549,8 +550,8 @@ class Simulation:
     def _image(self, ask: Ask, which: int) -> ImageRef:
         failure = ImageFailure(f"image {which} of {self._submitted}") if ask.fails else None
         key = f"image {which} of {ask.cache_salt!r}"
-        self.crops[f"{key} {ask.adapter}"] = len(self.images[which].pixels)
         stored_as = stored_key(key, f"adapter {ask.adapter}" if ask.adapter else "")
+        self._sizes[stored_as] = len(self.images[which].pixels)
 
         def restore(pages: PrefixPages | None) -> StoredImage | None:
             return None if ask.hostility is not None else self._restore(stored_as, pages)
@@ -605,6 +606,7 @@ class Simulation:
             raise
         if not fits:
             raise Violation(f"{name(sequence)} was taken in, but can never fit")
+        self.crops.update({span.link: self._sizes[span.key] for span in sequence.images})
 
     def _hand_in(self, sequence: Sequence) -> None:
         try:
