@@ -3,12 +3,13 @@
 ```
 tiers     a second question from the device's prefix cache, from host memory, from the disk, and computed anew; whether
           what the policy chose was the quickest of what it could have chosen
+prefixes  the same of a second turn about an image inside a prompt (Qwen-VL)
 restart   `photonlite detect FOLDER banana`, then `key` by a new process, with its store and without
 chats     conversations of five rounds about an image, while others evict it: what the encoder is spared (Qwen-VL)
 cost      images that are asked about once, with all tiers and without
 ```
 
-On a card: `--device cuda --model path/to/moondream2`; conversations have random weights of `--shape`.
+On a card: `--device cuda --model path/to/moondream2`; prefixes and conversations have random weights of `--shape`.
 """
 
 import argparse
@@ -19,9 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,7 +44,7 @@ from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.errors import SettingsError
 from photonlite.models.qwen.config import QwenConfig
 
-PARTS = ("tiers", "restart", "chats", "cost")
+PARTS = ("tiers", "prefixes", "restart", "chats", "cost")
 CHOICES: dict[str, set[Kind]] = {"anew": set(), "embeddings": {"embeddings"}, "pages": {"embeddings", "pages"}}
 TIE = 1.05
 """A choice counts as the quickest up to this ratio: times of one question differ by as much from run to run."""
@@ -114,6 +117,19 @@ def ask(model: VisionModel, image: Image.Image, name: str = _NAMES[1]) -> float:
     return time.perf_counter() - begun
 
 
+def ask_turn(model: VisionModel, image: Image.Image, name: str) -> float:
+    """Ask a question about an image, or as a second turn behind it."""
+    turns: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "image", "image": image}, f"Is there a {_NAMES[0]}?"]},
+    ]
+    if name != _NAMES[0]:
+        turns += [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": f"And a {name}?"}]
+    begun = time.perf_counter()
+    model.chat(turns, settings={"max_tokens": 1})
+    return time.perf_counter() - begun
+
+
 def chosen_by(model: VisionModel, tier: Tier) -> str:
     store = model._session._store
     assert store is not None
@@ -123,29 +139,40 @@ def chosen_by(model: VisionModel, tier: Tier) -> str:
 
 
 def run_tiers(options: argparse.Namespace) -> str:
-    """Time second questions of each image from each tier, in an order that changes from image to image."""
-    images, times = make_images(options.images), dict[str, list[float]]()
-    right = cases = 0
     with tempfile.TemporaryDirectory() as name, load(options, store=name) as model:
-        folder = Path(name)
-        ask(model, images[-1])  # the first question pays for what is only done once
-        for image in images[:-1]:
-            with forced(model, {"embeddings", "pages"}):
-                ask(model, image, _NAMES[0])
-                times.setdefault("device", []).append(ask(model, image))
-            for tier in ("memory", "disk"):
-                found: dict[str, float] = {}
-                for way, kinds in CHOICES.items():
-                    evict(model)
-                    if tier == "disk":
-                        forget_memory(model, folder)
-                    with forced(model, kinds):
-                        found[way] = ask(model, image)
-                    times.setdefault(f"{tier}: {way}" if kinds else "anew", []).append(found[way])
-                cases += 1
-                right += found[chosen_by(model, tier)] <= TIE * min(found.values())
-        choices = {tier: chosen_by(model, tier) for tier in ("memory", "disk")}
-        rates = {tier: f"{rate / 1e9:.2f} GB/s" for tier, rate in model._session._store.policy.rates.items()}  # type: ignore[union-attr]
+        return time_tiers(model, Path(name), options.images, ask)
+
+
+def run_prefixes(options: argparse.Namespace) -> str:
+    with tempfile.TemporaryDirectory() as name, chat_model(options, store=name, embedding_cache_bytes=_MEMORY) as model:
+        return time_tiers(model, Path(name), options.images, ask_turn)
+
+
+def time_tiers(
+    model: VisionModel, folder: Path, count: int, ask: Callable[[VisionModel, Image.Image, str], float]
+) -> str:
+    """Time second questions of each image from each tier, in an order that changes from image to image."""
+    images, times = make_images(count), dict[str, list[float]]()
+    first, second = _NAMES
+    right = cases = 0
+    ask(model, images[-1], second)  # the first question pays for what is only done once
+    for image in images[:-1]:
+        with forced(model, {"embeddings", "pages"}):
+            ask(model, image, first)
+            times.setdefault("device", []).append(ask(model, image, second))
+        for tier in ("memory", "disk"):
+            found: dict[str, float] = {}
+            for way, kinds in CHOICES.items():
+                evict(model)
+                if tier == "disk":
+                    forget_memory(model, folder)
+                with forced(model, kinds):
+                    found[way] = ask(model, image, second)
+                times.setdefault(f"{tier}: {way}" if kinds else "anew", []).append(found[way])
+            cases += 1
+            right += found[chosen_by(model, tier)] <= TIE * min(found.values())
+    choices = {tier: chosen_by(model, tier) for tier in ("memory", "disk")}
+    rates = {tier: f"{rate / 1e9:.2f} GB/s" for tier, rate in model._session._store.policy.rates.items()}  # type: ignore[union-attr]
     anew = statistics.median(times["anew"])
     rows = [
         [where, f"{1e3 * (middle := statistics.median(taken)):.1f}", f"{anew / middle:.2f}", str(len(taken))]
@@ -187,12 +214,14 @@ def chat_model(options: argparse.Namespace, **engine: Any) -> VisionModel:
     raw["text_config"] = raw["text_config"] | {"max_position_embeddings": CONTEXT}
     dtype = resolve_dtype("auto", options.device)
     loaded = random_qwen(QwenConfig.from_dict(raw), options.device, dtype)
-    return VisionModel(loaded, options.device, dtype, engine=EngineConfig(**engine))
+    # A store asks what the weights are: those of a seed follow from the configuration.
+    files: Any = SimpleNamespace(config=raw, weights=())
+    return VisionModel(replace(loaded, files=files), options.device, dtype, engine=EngineConfig(**engine))
 
 
 def run_chats(options: argparse.Namespace) -> str:
     """Hold conversations of five rounds in turn; all pages are evicted between two rounds."""
-    images, rows = make_images(options.chats), []
+    images, rows = make_images(options.chats), list[list[str]]()
     spent: dict[bool, tuple[int, float]] = {}
     for stored in (False, True):
         with chat_model(options, embedding_cache_bytes=_MEMORY if stored else 0) as model:
@@ -210,12 +239,14 @@ def run_chats(options: argparse.Namespace) -> str:
             counters = model.metrics()["counters"]
         spent[stored] = counters["crops_encoded"], seconds
         way = "with host memory" if stored else "without"
-        rows.append([way, str(counters["crops_encoded"]), str(counters["images_restored"])])
+        counted = (counters[name] for name in ("crops_encoded", "images_restored", "pages_restored"))
+        rows.append([way, *map(str, counted)])
     encoder, clock = (spent[False][place] / spent[True][place] for place in (0, 1))
     text = f"The encoder computes {encoder:.2f} times less."
     if options.device.type != "cpu":  # where the model is tiny: its times say nothing
         text += f" The conversations take {clock:.2f} times less."
-    return f"{table(('5 rounds about an image', 'crops encoded', 'images restored'), rows)}\n\n{text}"
+    head = ("5 rounds about an image", "crops encoded", "images restored", "pages restored")
+    return f"{table(head, rows)}\n\n{text}"
 
 
 def run_cost(options: argparse.Namespace) -> str:
@@ -267,7 +298,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the parts and print them."""
     options = parse(arguments)
-    runs = {"tiers": run_tiers, "restart": run_restart, "chats": run_chats, "cost": run_cost}
+    runs = {"tiers": run_tiers, "prefixes": run_prefixes, "restart": run_restart, "chats": run_chats, "cost": run_cost}
     sections = [f"# What a second question about an image takes\n\n{describe(options.device)}"]
     for part in options.only:
         sections.append(f"## {part}\n\n{runs[part](options)}")

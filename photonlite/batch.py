@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from photonlite.request import Allowed, Token
-from photonlite.sequence import ImageInput, PatchImage, Sequence, StoredImage, UncutImage
+from photonlite.sequence import ImageInput, PatchImage, PrefixPages, Sequence, StoredImage, StoredPages, UncutImage
 
 Kind = Literal["encode", "prefill", "decode", "run", "mixed"]
 """What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once;
@@ -30,6 +30,7 @@ class EncodeJob:
     launched: int = 0  # crops that launched steps have taken
     readable: int = 0  # crops whose features later work on the compute stream may read
     failed: bool = False  # a step failed: what it has computed is void
+    pages: StoredPages | None = None  # that are copied to the device with a stored image
 
     @property
     def total(self) -> int:
@@ -44,11 +45,6 @@ class EncodeJob:
     def is_stored(self) -> bool:
         """Whether its embeddings are copied to the device, and nothing is encoded."""
         return isinstance(self.crops, StoredImage)
-
-    @property
-    def has_pages(self) -> bool:
-        """Whether keys and values of its positions are copied to the device too."""
-        return isinstance(self.crops, StoredImage) and self.crops.pages is not None
 
     @property
     def image_bytes(self) -> int:
@@ -78,6 +74,14 @@ class PageCopy(NamedTuple):
     target: int
 
 
+class RestoredPages(NamedTuple):
+    """Stored pages that are written to those of a sequence before its prompt begins behind them."""
+
+    job: EncodeJob  # that they came with
+    place: PrefixPages
+    first: int  # of the pages that are written: those before it are shared
+
+
 class BatchItem(NamedTuple):
     """One sequence in a launch."""
 
@@ -85,15 +89,11 @@ class BatchItem(NamedTuple):
     start: int  # first position that gets keys and values
     count: int  # type: ignore[assignment]  # how many do: 1 when decoding; a field, no method
     index: int | None  # type: ignore[assignment]  # which token of the sequence is sampled; None where none is
-    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of its prompt's images, or stored pages
+    jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of its prompt's images, and stored pages
     begins: bool = False  # its sequence has just got its row and pages
     cut: bool = False  # leaves known positions to later launches, so that nothing is sampled
     pending: bool = False  # decodes: its input is in the pending table
-
-    @property
-    def restores(self) -> bool:
-        """Whether it begins behind a leading image whose stored keys and values are written to its pages first."""
-        return self.begins and self.start > 0 and any(job.has_pages for job in self.jobs)
+    restored: tuple[RestoredPages, ...] = ()
 
     @property
     def is_prompt(self) -> bool:

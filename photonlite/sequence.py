@@ -97,15 +97,37 @@ class HostTensor:
     dtype: str  # PyTorch's name of their type, such as "bfloat16"
 
 
+class PrefixPages(NamedTuple):
+    """The pages up to the end of an image, behind those up to the end of the image before it.
+
+    A leading image has all pages that it touches. One inside a prompt has whole pages, with the text before it; its
+    last positions may be computed again.
+    """
+
+    key: str  # hash of all that stands up to the image's end, of adapter and cache salt
+    first: int  # of the pages, by their place in the sequence; `stop` is behind the last
+    stop: int
+    start: int  # of the positions that they hold; `end` is behind the last
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPages:
+    """Keys and values of the positions up to the end of an image, which were computed before."""
+
+    place: PrefixPages
+    numbers: HostTensor  # ``[2, layers, pages, H_kv, page_size, D]``
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredImage:
     """An image that was encoded before: its embeddings are copied to the device, and no crops are encoded.
 
-    So are keys and values of BOS and a leading image, if they are stored too; its prompt begins behind them.
+    So are pages up to its end, if those of its prompt are stored too; the prompt begins behind them.
     """
 
     embeddings: HostTensor  # ``[levels, n, dim]``
-    pages: HostTensor | None = None  # keys and values, ``[2, layers, pages, H_kv, page_size, D]``
+    pages: StoredPages | None = None
 
     @property
     def count(self) -> int:
@@ -142,8 +164,11 @@ class ImageRef(Protocol):
     def failure(self) -> BaseException | None:
         """Why the crops could not be cut; None while they may come."""
 
-    def request_crops(self) -> None:
-        """Begin to cut on another thread, unless that has been done; returns at once."""
+    def request_crops(self, pages: PrefixPages | None) -> None:
+        """Begin to cut on another thread, unless that has been done; returns at once.
+
+        `pages` are of use too, where they are stored.
+        """
 
     def drop_crops(self) -> None:
         """Free the crops: the image has been encoded. They may be requested again."""
@@ -168,6 +193,7 @@ class ImageSpan:
     count: int
     key: str = field(init=False)  # the image's, and in a sequence the adapter's, with which it is encoded and read
     link: bytes = b""  # names the block of the prefix cache that ends with the image; see `CacheManager.name`
+    pages: PrefixPages | None = None  # that a store may have; None for none
 
     def __post_init__(self) -> None:
         self.key = self.image.key
@@ -314,11 +340,6 @@ class Sequence:
     @property
     def samples(self) -> bool:
         return self.budget > 0
-
-    @property
-    def skips_image(self) -> bool:
-        """Whether its prompt may begin behind a leading image whose keys and values are stored."""
-        return self.image is not None and not self.prompt_block and self.num_tokens > self.prefix_len
 
     @property
     def block(self) -> int:

@@ -135,7 +135,7 @@ class CutImage:
     size: tuple[int, int] | None = (30, 40)
     failure: BaseException | None = None
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: object = None) -> None:
         raise AssertionError("they are cut already")
 
     def drop_crops(self) -> None: ...

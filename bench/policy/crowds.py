@@ -38,7 +38,7 @@ class _Image:
     def __init__(self, key: str) -> None:
         self.key = key
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: object = None) -> None:
         pass
 
     def drop_crops(self) -> None:

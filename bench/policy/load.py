@@ -228,7 +228,7 @@ class _Image:
         self._count = crops
         self._world = world
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: object = None) -> None:
         if self._world is not None:
             self._world.later(_CUT_S, self._cut)
             self._world = None

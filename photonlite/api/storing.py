@@ -9,7 +9,7 @@ import torch
 
 import photonlite
 from photonlite.cache.store.disk import DiskTier, NumberFormat
-from photonlite.cache.store.policy import Kind, TierPolicy
+from photonlite.cache.store.policy import TierPolicy
 from photonlite.cache.store.store import DiskStore, ImageStore, Size
 from photonlite.config import EngineConfig
 from photonlite.errors import SettingsError
@@ -58,16 +58,15 @@ def open_store(
     return ImageStore(config.embedding_cache_bytes, policy, DiskStore(tier, found, policy, expected))
 
 
-def stored_format(model: Model, dtype: torch.dtype, config: EngineConfig) -> Callable[[Kind, Size], NumberFormat]:
-    """Return what an engine takes of each kind for an image of a size; see `sequence.StoredImage`."""
+def stored_format(model: Model, dtype: torch.dtype, config: EngineConfig) -> Callable[[Size | int], NumberFormat]:
+    """Return what an engine takes of an image of a size, or of so many pages; see `sequence.StoredImage`."""
     shape, spec = model.shape, model.crop_spec
     kept = "float8_e4m3fn" if config.kv_dtype == "fp8" else _name(dtype)
 
-    def expected(kind: Kind, size: Size) -> NumberFormat:
+    def expected(size: Size | int) -> NumberFormat:
+        if isinstance(size, int):
+            return NumberFormat((2, shape.layers, size, shape.kv_heads, config.page_size, shape.head_dim), kept)
         leading = shape.prefix_length or 1  # BOS and the image
-        if kind == "pages":
-            pages = -(-leading // config.page_size)
-            return NumberFormat((2, shape.layers, pages, shape.kv_heads, config.page_size, shape.head_dim), kept)
         positions = leading - 1 if isinstance(spec, CropSpec) else math.prod(spec.positions_of(size))
         return NumberFormat((shape.levels, positions, shape.dim), _name(dtype))
 

@@ -32,7 +32,7 @@ from typing import Literal
 
 from photonlite.batch import PageCopy
 from photonlite.cache.pages import PagePool, PrefixBlock, PrefixCache, image_key, page_key, text_root
-from photonlite.sequence import ImageSpan, PrefixLink, Sequence
+from photonlite.sequence import ImageSpan, PrefixLink, PrefixPages, Sequence
 
 
 class CacheManager:
@@ -58,10 +58,21 @@ class CacheManager:
         return self.pages_needed(sequence) <= self.pages.usable
 
     def name(self, sequence: Sequence) -> None:
-        """Find the blocks of a sequence's prompt, and name its images' ends; from any thread."""
-        links = sequence.links = tuple(self._links(sequence)) if self._caching else ()
+        """Find the blocks of a sequence's prompt, and name its images' ends; from any thread.
+
+        The key of a block that ends with an image names the pages up to there in a store as well.
+        """
+        links, size = tuple(self._links(sequence)), self.pages.page_size
+        sequence.links = links if self._caching else ()
+        first = start = 0
         for span in sequence.images:
             span.link = next((link.key for link in links if link.end >= span.end), b"")
+            if not sequence.prompt_block:
+                stop = self.pages.pages_for(span.end) if span.end <= sequence.prefix_len else span.end // size
+                end = min(stop * size, span.end)
+                if stop > first:
+                    span.pages = PrefixPages(span.link.hex(), first, stop, start, end)
+                first, start = stop, end
 
     def image_state(self, span: ImageSpan) -> Literal["missing", "building", "ready"]:
         """Return the state of the block that ends with an image; "building" until its step has committed."""

@@ -54,6 +54,9 @@ _logger = logging.getLogger("photonlite")
 
 CUDA_BATCH, CPU_BATCH = 64, 8
 
+_STAGED_POSITIONS = 4096
+"""Of which stored keys and values may be on a card at a time, where images stand inside prompts."""
+
 
 class Parts(NamedTuple):
     core: EngineCore
@@ -137,6 +140,7 @@ def _build(
         max_prefill_tokens=config.max_prefill_tokens,
         max_crops=config.max_crops,
         max_image_bytes=MOST_BYTES,
+        staged_pages=restored_pages(model.shape, config.page_size),
         launch_budget_s=config.launch_budget_s,
         max_pause_s=config.max_pause_s,
         max_positions=model.shape.max_context,
@@ -249,8 +253,13 @@ def _plan(
 
 
 def restored_pages(shape: ModelShape, page_size: int) -> int:
-    """Return how many pages kept of leading images are on a card before prompts have read them, at most."""
-    return (MAX_JOBS + REALTIME_JOBS) * -(-(shape.prefix_length or 0) // page_size)
+    """Return how many stored pages are on the device before prompts have read them, at most.
+
+    Every image that is under way may have those of a leading image; those of images inside prompts share some.
+    """
+    if shape.prefix_length is not None:
+        return (MAX_JOBS + REALTIME_JOBS) * -(-shape.prefix_length // page_size)
+    return 0 if shape.prefix_lm else -(-min(shape.max_context, _STAGED_POSITIONS) // page_size)
 
 
 def _graph_bytes(

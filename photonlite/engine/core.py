@@ -443,6 +443,7 @@ class EngineCore:
             metrics.images_restored += stored
         elif kind != "decode":
             for row in step.rows:
+                metrics.pages_restored += sum(place.stop - first for _, place, first in row.restored)
                 if row.begins and row.sequence.images and not row.sequence.times.preemptions:
                     metrics.prefix_hits += not row.jobs
                     metrics.prefix_misses += bool(row.jobs)

@@ -37,7 +37,7 @@ from photonlite.images.packing import pack_image
 from photonlite.images.resize import RunTasks, Task, run_in_turn
 from photonlite.images.source import DecodedImage, ImageSource, is_url
 from photonlite.images.thumbnail import make_thumbnail
-from photonlite.sequence import PatchImage, StoredImage, UncutImage
+from photonlite.sequence import PatchImage, PrefixPages, StoredImage, UncutImage
 
 _T = TypeVar("_T")
 
@@ -60,8 +60,13 @@ class Stored(Protocol):
     def expects(self, key: str, cache_salt: str) -> bool:
         """Whether `load` is likely to find something; reads no file."""
 
-    def load(self, key: str, cache_salt: str, size: tuple[int, int]) -> StoredImage | None:
-        """Return what is kept of an image of that width and height; reads a disk on this thread, and never raises."""
+    def load(
+        self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None
+    ) -> StoredImage | None:
+        """Return what is kept of an image of that width and height, with these pages if they are kept too.
+
+        Reads a disk on this thread, and never raises.
+        """
 
 
 class ImagePool:
@@ -141,9 +146,11 @@ class ImagePool:
         spent = time.perf_counter() - start
         return PreparedImage(self, image, key, cache_salt, spent, uncut, adapter_key=adapter_key)
 
-    def load_stored(self, key: str, cache_salt: str, size: tuple[int, int]) -> StoredImage | None:
+    def load_stored(
+        self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None
+    ) -> StoredImage | None:
         """Return what is stored of an image of that width and height; may read a disk."""
-        return None if self._stored is None else self._stored.load(key, cache_salt, size)
+        return None if self._stored is None else self._stored.load(key, cache_salt, size, pages)
 
     def submit(self, job: Callable[[], _T]) -> Future[_T]:
         """Run a job on a thread of the pool; ModelError once it is closed."""
@@ -245,14 +252,17 @@ class PreparedImage:
         """The image as a small JPEG; kept with its pixels."""
         return make_thumbnail(self._image)
 
-    def request_crops(self) -> None:
-        """Begin to cut, unless that was done before; from any thread, returns at once and never raises."""
+    def request_crops(self, pages: PrefixPages | None = None) -> None:
+        """Begin to cut, or to read what is stored; from any thread, returns at once and never raises.
+
+        Does nothing where that was requested before, by a request with other `pages` perhaps.
+        """
         with self._lock:
             if self._requested:
                 return
             self._requested = True
         try:
-            self.pool.hurry(self._cut)
+            self.pool.hurry(partial(self._cut, pages))
         except ModelError as error:
             self.failure = error
             self.pool.on_ready()
@@ -285,11 +295,11 @@ class PreparedImage:
     def _cut_now(self) -> ImageCrops | UncutImage | PatchImage:
         return self.pool.cut(self._image if self._box is None else self._image.crop(self._box))
 
-    def _cut(self) -> None:
+    def _cut(self, pages: PrefixPages | None) -> None:
         start = time.perf_counter()
         try:
             stored_as = stored_key(self.key, self._adapter_key)
-            crops = self.pool.load_stored(stored_as, self.cache_salt, self.size) or self._cut_now()
+            crops = self.pool.load_stored(stored_as, self.cache_salt, self.size, pages) or self._cut_now()
             self.preprocess_s += time.perf_counter() - start
             with self._lock:
                 self.crops = crops

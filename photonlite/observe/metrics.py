@@ -130,6 +130,7 @@ class EngineMetrics:
     prefix_hits: int = 0  # images found in the prefix cache
     prefix_misses: int = 0  # images that had to be encoded, or whose embeddings were stored
     images_restored: int = 0  # whose stored embeddings were copied to the device in place of an encoding
+    pages_restored: int = 0  # of keys and values that were stored, in place of a prefill
     preemptions: int = 0  # sequences that gave their pages back and started again
     swaps: int = 0  # sequences whose pages were moved to host memory
     pages_swapped_out: int = 0

@@ -8,7 +8,7 @@ a later one       StoredImage ── upload ────> embeddings ─> prefil
 ```
 
 Embeddings are all outputs of an encoder: those of the input, and those that are added behind later layers. Keys and
-values are those of BOS and a leading image, which do not depend on the prompt's words.
+values are those of all positions up to the image's end, which do not depend on what follows; see `PrefixPages`.
 """
 
 import logging
@@ -32,6 +32,9 @@ _logger = logging.getLogger("photonlite")
 _PENDING_BYTES = 64 * 2**20
 """Limit of device copies that wait for their transfer to the host (a single larger one is allowed); part of
 `memory.WORKSPACE_BYTES`."""
+
+_MOST_BYTES = 256 * 2**20
+"""Of pages that are copied at once: half of `memory.WORKSPACE_BYTES`, some 2,000 positions of a model of 2B."""
 
 Kind = Literal["embeddings", "pages"]
 
@@ -59,7 +62,7 @@ class StoredImages:
     def upload(self, buffers: CropBuffers, groups: Sequence[CropGroup]) -> None:
         for group in groups:
             if isinstance(stored := group.job.crops, StoredImage):
-                pages = None if stored.pages is None else _to_device(stored.pages, self._device)
+                pages = None if group.job.pages is None else _to_device(group.job.pages.numbers, self._device)
                 self._restored[group.job.number] = _to_device(stored.embeddings, self._device), pages
         if fresh := _fresh(groups):
             self.inner.upload(buffers, fresh)
@@ -68,17 +71,16 @@ class StoredImages:
         for group in groups:
             if group.job.failed:
                 self._restored.pop(group.job.number, None)
-            for restored in self._restored.get(group.job.number, ()) if self._device.type == "cuda" else ():
+            for restored in self._restored.get(group.job.number, ()):
                 if restored is not None:
-                    # Allocated on the upload stream, which may use its memory again once it is free.
-                    restored.record_stream(torch.cuda.current_stream(self._device))
+                    _use_on_current_stream(restored)
         if not (fresh := _fresh(groups)):
             return
         self.inner.encode(buffers, fresh, bank)
         for group in fresh:
             found = self.inner.embeddings(group.job.number)
             if self._keeper is not None and found is not None:
-                self._keeper.keep(group.job, "embeddings", found, group.job.total)
+                self._keeper.keep(group.job.key, group.job.leader.cache_salt, "embeddings", found, group.job.total)
 
     def work(self, groups: Sequence[CropGroup]) -> int:
         return self.inner.work(_fresh(groups))
@@ -86,9 +88,14 @@ class StoredImages:
     def embeddings(self, job: int) -> Tensor | None:
         return self._restored[job][0] if job in self._restored else self.inner.embeddings(job)
 
-    def pages(self, job: int) -> Tensor | None:
-        """Return stored keys and values of an image; None where there are none, or they were forgotten."""
-        return self._restored[job][1] if job in self._restored else None
+    def take_pages(self, job: int) -> Tensor | None:
+        """Return stored keys and values that came with an image, and forget them; None where there are none."""
+        embeddings, pages = self._restored.get(job, (None, None))
+        if embeddings is None or pages is None:
+            return None
+        self._restored[job] = embeddings, None
+        _use_on_current_stream(pages)
+        return pages
 
     def forget(self, job: EncodeJob) -> None:
         self._restored.pop(job.number, None)
@@ -121,13 +128,19 @@ class ImageKeeper:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
 
-    def keep(self, job: EncodeJob, kind: Kind, tensor: Tensor, units: int) -> None:
+    def wants_pages(self, positions: int, size: int) -> bool:
+        """Whether so many bytes of pages are worth a copy to the host, and there is room for a copy on the device."""
+        with self._lock:
+            room = size <= _MOST_BYTES and (not self._pending or self._pending + size <= _PENDING_BYTES)
+        return room and self.store.wants("pages", positions, size)
+
+    def keep(self, key: str, cache_salt: str, kind: Kind, tensor: Tensor, units: int) -> None:
         """Keep numbers of an image that no later work changes; called on the stream that made them, and never raises.
 
         Those of pages are a copy already, see `PagedCache.take`.
         """
         try:
-            place = job.key, job.leader.cache_salt, kind
+            place = key, cache_salt, kind
             if self._thread is None:
                 if not _is_finite(tensor):
                     return
@@ -187,6 +200,12 @@ def measure_bus(device: torch.device, size: int) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - begun
+
+
+def _use_on_current_stream(tensor: Tensor) -> None:
+    """Delay the reuse of a tensor's memory by the stream that allocated it until this one is done with it."""
+    if tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def _fresh(groups: Sequence[CropGroup]) -> list[CropGroup]:

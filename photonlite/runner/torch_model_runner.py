@@ -235,11 +235,16 @@ class TorchModelRunner:
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         for index, row in enumerate(plan.rows):
-            if row.restores:
-                self._restore_pages(slot, index, row)
+            for job, place, first in row.restored:
+                table, stored = self._table(slot, index, first, place.stop), self._images.take_pages(job.number)
+                if stored is None:
+                    self.cache.spoil(table)  # what is missing fails this row only
+                else:
+                    self.cache.put(table, stored[:, :, first - place.first :])
         self._run_prompts(slot, make_rows(plan.rows))
-        for index, row in enumerate(plan.rows if self._keeper is not None else ()):
-            self._keep_pages(slot, index, row)
+        if self._keeper is not None:
+            for index, row in enumerate(plan.rows):
+                self._keep_pages(self._keeper, slot, index, row)
 
     def decode(self, slot: Slot, count: int) -> None:
         bank = self._bank(slot.adapted)
@@ -329,30 +334,22 @@ class TorchModelRunner:
         self._crops.clear()
         self.free_memory()
 
-    def _restore_pages(self, slot: Slot, index: int, row: BatchItem) -> None:
-        """Write the stored keys and values of a row's image; NaN where they are missing, which fails this row only."""
-        table = self._leading_pages(slot, index, row)
-        stored = self._images.pages(row.jobs[0].number)
-        if stored is None:
-            self.cache.spoil(table)
-        else:
-            self.cache.put(table, stored)
+    def _keep_pages(self, keeper: ImageKeeper, slot: Slot, index: int, row: BatchItem) -> None:
+        """Have pages kept that end with an image and that a row has filled, if that is worth it."""
+        jobs = {job.key: job for job in row.jobs}
+        for span in row.sequence.images:
+            job, place = jobs.get(span.key), span.pages
+            if job is None or place is None or not row.start < place.end <= row.start + row.count:
+                continue
+            if job.failed or self._images.embeddings(job.number) is None:
+                return
+            positions, pages = place.end - place.start, place.stop - place.first
+            if keeper.wants_pages(positions, pages * self.cache.page_bytes):
+                taken = self.cache.take(self._table(slot, index, place.first, place.stop))
+                keeper.keep(place.key, row.sequence.cache_salt, "pages", taken, positions)
 
-    def _keep_pages(self, slot: Slot, index: int, row: BatchItem) -> None:
-        """Have keys and values of a leading image kept that a row has computed, if that is worth it."""
-        sequence, keeper = row.sequence, self._keeper
-        if keeper is None or row.start or not row.jobs or sequence.image is None or sequence.prompt_block:
-            return
-        job, positions = row.jobs[0], sequence.prefix_len
-        if job.failed or self._images.embeddings(job.number) is None:
-            return
-        pages = -(-positions // self.shape.page_size)
-        if keeper.store.wants("pages", positions, pages * self.cache.page_bytes):
-            keeper.keep(job, "pages", self.cache.take(self._leading_pages(slot, index, row)), positions)
-
-    def _leading_pages(self, slot: Slot, index: int, row: BatchItem) -> Tensor:
-        count = -(-row.sequence.prefix_len // self.shape.page_size)
-        return self._buffers[slot.index].rows[index, PAGES : PAGES + count].long()
+    def _table(self, slot: Slot, index: int, first: int, stop: int) -> Tensor:
+        return self._buffers[slot.index].rows[index, PAGES + first : PAGES + stop].long()
 
     def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
         return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape, self._pending)

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from photonlite.batch import BatchItem, PageCopy, ScheduledBatch, Step
+from photonlite.batch import BatchItem, EncodeJob, PageCopy, RestoredPages, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
@@ -394,14 +394,29 @@ class FifoPolicy:
     ) -> tuple[BatchItem, tuple[PageCopy, ...]]:
         queue.remove(sequence)
         jobs = self.encoder.pop(sequence, start)
-        if start == 0 and sequence.skips_image and any(job.has_pages for job in jobs):
-            start = sequence.prefix_len
+        start, restored = _restore(sequence, start, jobs)
         self.running.start(sequence, start)
         self.running.unfinished.begin(sequence, jobs, saves)
-        return self.running.unfinished.advance(sequence, room, begins=True)
+        row, saved = self.running.unfinished.advance(sequence, room, begins=True)
+        return row._replace(restored=restored), saved
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)
         self.adapters.release(sequence)
         sequence.finalized = True
         self.ended.append(Ended(sequence, error))
+
+
+def _restore(sequence: Sequence, start: int, jobs: ListLike[EncodeJob]) -> tuple[int, tuple[RestoredPages, ...]]:
+    """Return where a prompt begins whose first `start` positions are cached, and the stored pages that follow these.
+
+    A job may have pages of its image in another prompt.
+    """
+    stored = {job.pages.place: job for job in jobs if job.pages is not None}
+    found: list[RestoredPages] = []
+    for span in sequence.images:
+        place = span.pages
+        if place is not None and place in stored and place.start <= start < place.end < sequence.num_tokens:
+            found.append(RestoredPages(stored[place], place, max(place.first, sequence.shared_pages)))
+            start = place.end
+    return start, tuple(found)

@@ -34,6 +34,7 @@ class Limits:
     max_crops: int  # of an encode launch
     max_jobs: int = MAX_JOBS  # images of bulk requests whose features are on the device at a time
     max_image_bytes: int = sys.maxsize  # copied by one launch to be cut on the device; a single larger image goes alone
+    staged_pages: int = sys.maxsize  # stored ones on the device, whose prompts have not begun
     launch_budget_s: float = 0.004  # of encode and prefill launches between decode steps, while few sequences wait
     max_pause_s: float = 0.035  # the same, however many wait; `launch_budget_s` holds where that is longer
     max_positions: int = sys.maxsize  # of the longest sequence: what a page table has room for

@@ -18,7 +18,7 @@ from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
-from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, read_crops
+from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, StoredImage, StoredPages, read_crops
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
 
@@ -105,6 +105,7 @@ class EncoderQueue:
         self._adapters = adapters
         self._max_jobs = limits.max_jobs + REALTIME_JOBS
         self._max_image_bytes = limits.max_image_bytes
+        self._staged_pages = limits.staged_pages
         self._begun = 0
 
     def jobs_of(self, queue: WaitingQueue) -> list[EncodeJob]:
@@ -113,9 +114,9 @@ class EncoderQueue:
     def begin(self, queue: WaitingQueue, count: int) -> list[tuple[Sequence, BaseException]]:
         """Begin to encode the images of the first `count` sequences of a queue, or have them cut; returns failures.
 
-        The first sequence may have more images than are encoded at a time: it runs only when it has all of them. One
-        that waits for its adapter does not count: those that have theirs go before it. So may later ones that hold a
-        slot, for which others wait.
+        The first sequence may have more images than are encoded at a time: it runs only when it has all of them, and
+        later ones may hold all places while they wait for more. One that waits for its adapter does not count: those
+        that have theirs go before it. So may later ones that hold a slot, for which others wait.
         """
         unusable = []
         place = 0
@@ -125,13 +126,14 @@ class EncoderQueue:
             for span in self._missing(sequence):
                 if self._joins(sequence, span.key):
                     continue
-                crops, failure = _request_crops(span.image)
+                crops, failure = _request_crops(span)
                 if failure is not None:
                     unusable.append((sequence, failure))
                     break
-                room = crops is not None and (self._has_room(queue) or (place == 0 and len(sequence.images) > 1))
+                room = crops is not None and (self._has_room(queue) or place == 0)
                 if crops is not None and room and self._adapters.hold(sequence):
-                    self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence)
+                    pages = self._pages_with(crops)
+                    self.jobs[span.key] = EncodeJob(self._begun, span.key, crops, sequence, pages=pages)
                     self._begun += 1
             place += not self._adapters.is_blocked(sequence)
         return unusable
@@ -198,9 +200,20 @@ class EncoderQueue:
         return idle
 
     def _missing(self, sequence: Sequence) -> list[ImageSpan]:
-        """Return the images that are neither cached nor about to be, each once."""
-        missing = {span.key: span for span in sequence.images if self._cache.image_state(span) == "missing"}
+        """Return the images that are neither cached nor about to be, each where it stands first."""
+        missing: dict[str, ImageSpan] = {}
+        for span in sequence.images:
+            if self._cache.image_state(span) == "missing":
+                missing.setdefault(span.key, span)
         return list(missing.values())
+
+    def _pages_with(self, crops: ImageInput) -> StoredPages | None:
+        """Return stored pages that come with an image, if the device has room for them beside those of other jobs."""
+        pages = crops.pages if isinstance(crops, StoredImage) else None
+        if pages is None:
+            return None
+        places = [pages.place, *(job.pages.place for job in self.jobs.values() if job.pages is not None)]
+        return pages if sum(place.stop - place.first for place in places) <= self._staged_pages else None
 
     def _has_room(self, queue: WaitingQueue) -> bool:
         return len(self.jobs) < self._max_jobs and len(self.jobs_of(queue)) < queue.max_jobs
@@ -215,17 +228,18 @@ class EncoderQueue:
         return True
 
 
-def _request_crops(image: ImageRef) -> tuple[ImageInput | None, BaseException | None]:
+def _request_crops(span: ImageSpan) -> tuple[ImageInput | None, BaseException | None]:
     """Return an image's crops, or why there will be none; have them cut where neither is known.
 
     An image is a plug-in: what it raises fails its request alone.
     """
+    image = span.image
     try:
         crops, failure = _read_crops(image), image.failure
         if failure is not None and not isinstance(failure, BaseException):
             raise TypeError(f"an image's failure is {type(failure).__name__}, which is not an exception")
         if crops is None and failure is None:
-            image.request_crops()
+            image.request_crops(span.pages)
     except Exception as error:
         return None, error
     return crops, failure

@@ -6,7 +6,7 @@ from collections.abc import Sequence as ListLike
 from functools import partial
 from typing import Any
 
-from photonlite.batch import BatchItem, EncodeJob, Kind, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, Kind, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, UnfinishedPrompts
@@ -196,7 +196,7 @@ class RunningSet:
 
     def _plan_steps(self, sequences: Iterable[Sequence]) -> ScheduledBatch | None:
         """Plan one position of each sequence. A plan walks hundreds: nothing is called for most of them."""
-        rows: list[tuple[Sequence, int, int, int, tuple[EncodeJob, ...], bool, bool, bool]] = []
+        rows: list[tuple[Any, ...]] = []
         size, leaving = self._page_size, self.swap.leaving
         for one in sequences:
             start = one.num_computed_tokens
@@ -209,7 +209,7 @@ class RunningSet:
                 continue  # it has given its pages to another one, or waits for some to come free
             sampled, known = end - one.prompt_length, len(one.tokens)
             index = sampled if sampled > known else known  # `next_index`
-            rows.append((one, start, 1, index, (), False, False, True))
+            rows.append((one, start, 1, index, (), False, False, True, ()))
             one.num_computed_tokens = end
         return ScheduledBatch("decode", tuple(map(_new_item, rows))) if rows else None
 

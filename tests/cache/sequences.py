@@ -37,7 +37,7 @@ class NamedImage:
     crops: None = None
     failure: None = None
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: object = None) -> None:
         """Do nothing."""
 
     def drop_crops(self) -> None: ...

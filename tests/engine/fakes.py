@@ -78,7 +78,7 @@ class FakeImage:
             else None
         )
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: object = None) -> None:
         self.asked += 1
 
     def drop_crops(self) -> None:

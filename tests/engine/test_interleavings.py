@@ -90,7 +90,7 @@ def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: i
             image = FakeImage("slow", cut=False)
             cutting = False
 
-            def request_crops() -> None:
+            def request_crops(pages: object = None) -> None:
                 nonlocal cutting
                 if not cutting:
                     cutting = True

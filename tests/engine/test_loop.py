@@ -105,7 +105,7 @@ def test_closing_drains_what_waits_for_its_image() -> None:
     bench = Bench(ends_at(4))
     slow = FakeImage("slow", cut=False)
     asked = threading.Event()
-    slow.request_crops = asked.set  # type: ignore[method-assign]
+    slow.request_crops = lambda pages: asked.set()  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)
     one = sequence(0, image=slow)
     loop.submit(one)
@@ -312,7 +312,7 @@ def test_a_deadline_beyond_the_longest_lock_timeout_is_allowed() -> None:
     bench = Bench(ends_at(3))
     slow = FakeImage("slow", cut=False)
     asked = threading.Event()
-    slow.request_crops = asked.set  # type: ignore[method-assign]
+    slow.request_crops = lambda pages: asked.set()  # type: ignore[method-assign]
     loop = EngineLoop(bench.core)
     one = sequence(0, deadline=time.perf_counter() + 1e12, image=slow)
     loop.submit(one)

@@ -22,7 +22,7 @@ from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage, image_key, share_tasks, stored_key
-from photonlite.sequence import HostTensor, StoredImage, UncutImage
+from photonlite.sequence import HostTensor, PrefixPages, StoredImage, UncutImage
 from tests.images.bombs import BOMBS
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
@@ -406,12 +406,16 @@ class Kept:
         self.gone: set[str] = set()
         self.threads: list[str] = []
         self.sizes: list[tuple[int, int]] = []
+        self.pages: list[PrefixPages | None] = []
 
     def expects(self, key: str, cache_salt: str) -> bool:
         return key in self.found
 
-    def load(self, key: str, cache_salt: str, size: tuple[int, int]) -> StoredImage | None:
+    def load(
+        self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None
+    ) -> StoredImage | None:
         self.sizes.append(size)
+        self.pages.append(pages)
         self.threads.append(threading.current_thread().name)
         return None if key in self.gone else self.found.get(key)
 
@@ -431,8 +435,9 @@ def test_what_is_stored_takes_the_place_of_crops_when_the_engine_asks(bell: Bell
     tile = again.part(box)
     assert again.crops is None  # nothing is packed, and nothing is held before it is needed
     assert kept.threads == []
-    for image in (again, tile):
-        image.request_crops()
+    place = PrefixPages("prefix", 0, 2, 0, 8)
+    for image, pages in ((again, place), (tile, None)):
+        image.request_crops(pages)
         bell.wait()
     pool.close()
 
@@ -440,6 +445,7 @@ def test_what_is_stored_takes_the_place_of_crops_when_the_engine_asks(bell: Bell
     assert tile.crops is kept.found[tile.key]
     assert [name.startswith("photonlite-images") for name in kept.threads] == [True, True]
     assert kept.sizes == [again.size, (20, 20)]
+    assert kept.pages == [place, None]
 
 
 @pytest.mark.parametrize("packs", [False, True])

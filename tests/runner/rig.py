@@ -13,6 +13,8 @@ from torch import Tensor
 
 from photonlite import sequence as engine_sequence
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Step
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
 from photonlite.config import KvDtype
 from photonlite.device.base import Array
 from photonlite.device.cuda import CudaDevice
@@ -167,6 +169,7 @@ class Rig:
         self.runner = StepExecutor(Immediate() if device is CPU else CudaDevice(device), self.model_runner, 2)
         self.plain = PlainRunner(self.model, device, dtype, kv if kv.scales else None)
         self._free = random.Random(0).sample(range(1, pages), pages - 1)
+        self._manager = CacheManager(PagePool(2, page_size))
         self._steps = itertools.count()
         self._jobs = itertools.count()
         self._rows = itertools.count()
@@ -183,6 +186,7 @@ class Rig:
         row = next(self._rows)
         image = None if story.crops is None else NamedImage("")
         sequence = story.sequence = engine_sequence.Sequence(row, request, None, before, image, row=row)  # type: ignore[arg-type]
+        self._manager.name(sequence)
         needed = -(-sequence.longest // self.page_size)
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence

@@ -10,7 +10,7 @@ from torch import Tensor
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.runner import stored_images as module
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
-from photonlite.sequence import CutImage, HostTensor, StoredImage
+from photonlite.sequence import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
 
 CPU = torch.device("cpu")
 NO_BUFFERS: Any = None
@@ -85,7 +85,8 @@ def test_what_was_kept_comes_back_bit_by_bit_beside_images_that_are_encoded() ->
         assert made is not None
         salt, kind, stored, units = taker.kept["image 1"]
         pages = HostTensor(np.arange(16, dtype=np.uint8), (2, 1, 1, 1, 1, 4), "float16")
-        again, other = job(2, StoredImage(stored, pages)), job(3)
+        again, other = job(2, StoredImage(stored)), job(3)
+        again.pages = StoredPages(PrefixPages("prefix", 0, 1, 0, 1), pages)
         images.forget(first)
         images.upload(NO_BUFFERS, [whole(again), whole(other)])
         images.encode(NO_BUFFERS, [whole(again), whole(other)])
@@ -98,12 +99,13 @@ def test_what_was_kept_comes_back_bit_by_bit_beside_images_that_are_encoded() ->
         assert inner.uploads == [[3]]
         assert images.work([whole(again), whole(other)]) == 1
         assert set(taker.kept) == {"image 1", "image 3"}  # what was restored is not kept again
-        found = images.pages(2)
+        found = images.take_pages(2)
         assert found is not None
         assert (found.shape, found.dtype) == ((2, 1, 1, 1, 1, 4), torch.float16)
-        assert images.pages(3) is None
+        assert images.take_pages(2) is images.take_pages(3) is None
+        assert images.embeddings(2) is restored
         images.forget(again)
-        assert images.embeddings(2) is images.pages(2) is None
+        assert images.embeddings(2) is None
 
 
 def test_only_whole_images_are_kept_and_later_work_does_not_change_them() -> None:
@@ -137,11 +139,21 @@ def test_a_failed_image_is_neither_kept_nor_restored() -> None:
 def test_numbers_that_are_not_finite_are_not_kept(dtype: torch.dtype) -> None:
     taker = Taker()
     keeper, numbers = ImageKeeper(CPU, taker), torch.ones(2, 3)
-    keeper.keep(job(1), "embeddings", numbers.to(dtype), 1)
+    keeper.keep("image 1", "", "embeddings", numbers.to(dtype), 1)
     numbers[1, 2] = math.nan
-    keeper.keep(job(2), "embeddings", numbers.to(dtype), 1)
+    keeper.keep("image 2", "", "embeddings", numbers.to(dtype), 1)
 
     assert set(taker.kept) == {"image 1"}
+
+
+def test_pages_are_wanted_while_no_copies_wait_and_they_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PENDING_BYTES", 100)
+    monkeypatch.setattr(module, "_MOST_BYTES", 200)
+    keeper = ImageKeeper(CPU, Taker())
+    assert [keeper.wants_pages(9, size) for size in (200, 201)] == [True, False]
+    keeper._pending = 60
+
+    assert [keeper.wants_pages(9, size) for size in (40, 41)] == [True, False]
 
 
 def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:

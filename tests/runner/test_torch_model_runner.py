@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.batch import BatchItem, CropGroup, PageCopy
+from photonlite.batch import BatchItem, CropGroup, PageCopy, RestoredPages
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
 from photonlite.images.crops import ImageCrops
@@ -26,7 +26,7 @@ from photonlite.runner.slots import PAGES
 from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.tokens import sample_from_hidden
 from photonlite.runner.torch_model_runner import decode_attention
-from photonlite.sequence import HostTensor, StoredImage
+from photonlite.sequence import HostTensor, StoredImage, StoredPages
 from tests.kernels.images import noise, pillows
 from tests.runner.cached import Rows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
@@ -530,10 +530,6 @@ class Kept:
         assert units == {"embeddings": 3, "pages": 26}[kind]
         self.found[kind] = tensor
 
-    @property
-    def image(self) -> StoredImage:
-        return StoredImage(self.found["embeddings"], self.found["pages"])
-
 
 def keeping(**options: Any) -> tuple[Rig, Kept]:
     """Make a rig whose runner has kept what it computed for an image of three crops."""
@@ -550,12 +546,15 @@ def keeping(**options: Any) -> tuple[Rig, Kept]:
     return rig, store
 
 
-def restored(rig: Rig, story: Story, image: StoredImage) -> BatchItem:
+def restored(rig: Rig, story: Story, store: Kept) -> BatchItem:
     """Begin a story behind its stored image."""
-    job = rig.job(image)  # type: ignore[arg-type]
+    job, sequence = rig.job(StoredImage(store.found["embeddings"])), rig.open(story)  # type: ignore[arg-type]
+    place = sequence.images[0].pages
+    assert place is not None
+    job.pages = StoredPages(place, store.found["pages"])
     rig.encode(CropGroup(job, 0, 1))
-    sequence = rig.open(story)
-    return BatchItem(sequence, sequence.prefix_len, sequence.num_tokens - sequence.prefix_len, 0, (job,), begins=True)
+    count, stored = sequence.num_tokens - sequence.prefix_len, RestoredPages(job, place, 0)
+    return BatchItem(sequence, sequence.prefix_len, count, 0, (job,), begins=True, restored=(stored,))
 
 
 @both
@@ -571,7 +570,7 @@ def test_prompts_go_on_behind_stored_keys_and_values_as_behind_computed_ones(
     behind = [Story(words_of(90, 41, 42, 43), (TEXT,) * 9, crops), Story(words_of(1, 77, 2, 40, 3), BOXES, crops)]
     beside = stories(tiny_config())[2:]
 
-    rows = [restored(rig, story, store.image) for story in behind] + [rig.fresh(story) for story in beside]
+    rows = [restored(rig, story, store) for story in behind] + [rig.fresh(story) for story in beside]
     rig.prefill([*behind, *beside], rows)
     run(rig, [*behind, *beside], 8)
 
@@ -584,7 +583,7 @@ def test_prompts_go_on_behind_stored_keys_and_values_as_behind_computed_ones(
 def test_a_row_whose_stored_keys_and_values_are_gone_fails_alone() -> None:
     rig, store = keeping(dtype=torch.float64)
     story, other = Story(words_of(90, 41), (TEXT,) * 9, make_image(tiny_config(), (1, 2))), stories(tiny_config())[1]
-    row = restored(rig, story, store.image)
+    row = restored(rig, story, store)
     with torch.inference_mode():
         rig.model_runner.cache.keys.zero_()  # what lies there would be taken for the image
         rig.model_runner.cache.values.zero_()

@@ -34,6 +34,7 @@ from tests.simulation.model import (
     embed_image,
     goes_on,
     image_cell,
+    image_input,
     next_cell,
     nucleus,
     probability_of,
@@ -104,8 +105,8 @@ class SymbolicBody:
         features: Crops that were encoded for each job, until forgotten.
         embeddings: What they made when they were all there, until forgotten.
         kept: Embeddings of images that were encoded, by their keys, as a store has them.
-        kept_pages: Cells of BOS and image that were computed for them.
-        pages: Stored cells of BOS and image, where a job has them.
+        kept_pages: Cells up to their ends that were computed for prompts, by the keys of these prefixes.
+        pages: Stored cells up to an image's end, where a job has them.
         uncut: Crops that the device has made of whole images, for launches to come.
         bank: The adapter in each slot, by number.
     """
@@ -188,10 +189,12 @@ class SymbolicBody:
         for row, table, number in rows:
             adapter = self._adapter(number)
             start, end, cell = row.start, row.start + row.count, NAN
+            if row.restored:
+                self._restore(row, table)
             if start > 0:
-                if row.jobs and row.restores:
-                    self._restore(row, table)
                 cell = cells[_place(table, start - 1, size)]
+            elif row.sequence.prefix_len == 0:
+                cell = BOS_CELL
             else:
                 leading = [adapted(cell, adapter) for cell in self._leading(row)]
                 if row.sequence.prompt_block:
@@ -199,13 +202,14 @@ class SymbolicBody:
                     leading = block_cells(leading, [next(tokens) for _ in range(count)], adapter)
                 for position, cell in enumerate(leading):
                     cells[_place(table, position, size)] = cell
-                if row.jobs and not row.sequence.prompt_block and NAN not in leading:
-                    self.kept_pages[row.jobs[0].key] = list(leading)
-                start = len(leading)
+                start, cell = len(leading), leading[-1]
+            inside = self._inside(row)
             for position in range(start, end):
                 word = self._pending[table[PENDING_ROW]] if row.pending else next(tokens)
-                cell = next_cell(cell, word, adapter)
+                word = inside.get(position, word)
+                cell = next_cell(cell, word, adapter) if word[0] != NAN or position not in inside else NAN
                 cells[_place(table, position, size)] = cell
+            self._keep(row, table)
             if table[POSITION] != end - 1:
                 raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
             twin.hidden.append(_look(cells, table, cell, end - 1, size))
@@ -335,12 +339,33 @@ class SymbolicBody:
         return crops
 
     def _restore(self, row: BatchItem, table: list[int]) -> None:
-        """Write the stored cells of a row's image, of which its prompt computes none; NaNs where they are missing."""
-        if row.start != self._prefix_length:
-            raise Violation(f"a prompt begins at {row.start}, but its image ends at {self._prefix_length}")
-        stored = self.pages.get(row.jobs[0].number) or [NAN] * self._prefix_length
-        for position, cell in enumerate(stored):
-            self.cells[_place(table, position, self.shape.page_size)] = cell
+        """Write stored cells up to the ends of a row's images, but for shared pages; NaNs where they are missing."""
+        size = self.shape.page_size
+        for job, place, first in row.restored:
+            stored = self.pages.pop(job.number, None) or [NAN] * (place.end - place.start)
+            for position in range(first * size, place.end):
+                self.cells[_place(table, position, size)] = stored[position - place.start]
+
+    def _keep(self, row: BatchItem, table: list[int]) -> None:
+        """Keep cells up to the end of each image that a row has computed."""
+        keys = {job.key for job in row.jobs}
+        for span in row.sequence.images:
+            place = span.pages
+            if place is None or span.key not in keys or not row.start < place.end <= row.start + row.count:
+                continue
+            found = [self.cells[_place(table, at, self.shape.page_size)] for at in range(place.start, place.end)]
+            if NAN not in found:
+                self.kept_pages[place.key] = found
+
+    def _inside(self, row: BatchItem) -> dict[int, Input]:
+        """Return what stands at positions of images inside a row's prompt; NaN where crops of them are missing."""
+        found: dict[int, Input] = {}
+        numbers = {job.key: job.number for job in row.jobs}
+        for span in row.sequence.inside:
+            for position in range(max(span.start, row.start), min(span.end, row.start + row.count)):
+                image = self.embeddings.get(numbers[span.key], NAN)
+                found[position] = image_input(image, position - span.start)
+        return found
 
     def _leading(self, row: BatchItem) -> list[int]:
         """Return the cells of BOS and image; NaNs where crops of it are missing."""
@@ -370,7 +395,7 @@ def _uploaded(group: CropGroup) -> tuple[int, ...]:
         data = crops.packed.tobytes() if group.first == 0 else b""
         return tuple(int.from_bytes(data[at : at + 3], "little") for at in range(0, len(data), 3))
     if isinstance(crops, StoredImage):
-        tensors = (crops.embeddings, crops.pages)
+        tensors = (crops.embeddings, None if group.job.pages is None else group.job.pages.numbers)
         return tuple(number for one in tensors if one is not None for number in one.data.view(np.int64).tolist())
     chosen = crops.pixels[group.first : group.first + group.count]
     return tuple(int.from_bytes(crop.tobytes(), "little") for crop in chosen)

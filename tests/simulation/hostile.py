@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import photonlite
 from photonlite.request import Allowed, Grammar, Request, Token
-from photonlite.sequence import CropsLike, ImageRef, Sequence, Sink
+from photonlite.sequence import CropsLike, ImageRef, PrefixPages, Sequence, Sink
 
 _PACKAGE = Path(photonlite.__file__).parent
 
@@ -153,9 +153,9 @@ class HostileImage:
         self._trap.touch("failure")
         return self._inner.failure
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: PrefixPages | None) -> None:
         self._trap.touch("request_crops")
-        self._inner.request_crops()
+        self._inner.request_crops(pages)
 
     def drop_crops(self) -> None:
         self._trap.touch("drop_crops")

@@ -79,6 +79,9 @@ def check(simulation: "Simulation") -> None:
             raise Violation(f"sequence {sequence.number} waits with {sequence.num_computed_tokens} positions filled")
     _check_budget(simulation)
     check_adapters(simulation, live)
+    places = [job.pages.place for job in scheduler.encoder.jobs.values() if job.pages is not None]
+    if sum(place.stop - place.first for place in places) > simulation.scenario.staged_pages:
+        raise Violation(f"stored pages {places} are on the device, but only {simulation.scenario.staged_pages} may be")
     for sequence in simulation.doomed:
         if not sequence.finalized:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
@@ -235,7 +238,7 @@ def _check_tables(simulation: "Simulation") -> None:
 
 
 def _check_waste(simulation: "Simulation") -> None:
-    """Check that each image was encoded once, if nothing happened that loses its prefix."""
+    """Check that each image was encoded once for each prefix, if nothing happened that loses its prefix."""
     seen, scenario = simulation.seen, simulation.scenario
     troubles = ("RequestCancelledError", "DeadlineError", "NumericalError", "StepError", "ValueError", "HostileFault")
     short = seen["launches without a free page"] or seen["memory was short"]

@@ -78,7 +78,7 @@ class Judge:
             raise Violation(f"{number} has a result made of NaNs")
 
     def _deserves(self, sequence: Sequence, oracle: Oracle, error: BaseException, now: int) -> bool:
-        number, image = sequence.number, sequence.image
+        number, images = sequence.number, sequence.images
         if isinstance(error, RequestCancelledError):
             return number in self.cancelled
         if isinstance(error, DeadlineError):
@@ -87,11 +87,11 @@ class Judge:
         if isinstance(error, NumericalError):
             return number in self.spoiled
         if isinstance(error, ImageFailure):
-            return image is not None and image.failure is error
+            return any(span.image.failure is error for span in images)
         if isinstance(error, AdapterFailure):
             return bool(sequence.adapter_key) and sequence.adapter_key in str(error)
         if isinstance(error, StepError | OutOfMemoryError):
-            return number in self._struck or (image is not None and self._pays(sequence.images[0].key))
+            return number in self._struck or any(self._pays(span.key) for span in images)
         if isinstance(oracle.grammar, FaultyGrammar) and oracle.grammar.misleads:
             return isinstance(error, GrammarFault | ValueError | TypeError)
         if isinstance(error, GrammarFault | ValueError):
@@ -100,8 +100,9 @@ class Judge:
 
     def _pays(self, key: str) -> bool:
         """Whether an encode step of an image has failed that has not yet ended a sequence: it ends one."""
-        self._struck_keys[key] -= 1
-        return self._struck_keys[key] >= 0
+        pays = self._struck_keys[key] > 0
+        self._struck_keys[key] -= pays
+        return pays
 
 
 def _breaks(oracle: Oracle, error: type[BaseException]) -> bool:

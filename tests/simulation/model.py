@@ -88,6 +88,11 @@ def image_cell(image: int, position: int) -> int:
     return hash((image, position))
 
 
+def image_input(image: int, place: int) -> Input:
+    """Return what stands at a position of an image inside a prompt, which sees what comes before it."""
+    return image, place, -7
+
+
 def block_cells(leading: Sequence[int], inputs: Sequence[Input], adapter: int) -> list[int]:
     """Return the cells of a prompt that attends in both directions, given those of BOS and image, and what follows.
 

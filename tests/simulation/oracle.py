@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 from photonlite.request import Grammar, Token
 from photonlite.runner.sampling_params import uniform
-from tests.simulation.model import BOS_CELL, adapted, block_cells, choose, embed, embed_image, image_cell, next_cell
+from tests.simulation.model import (
+    BOS_CELL,
+    Input,
+    adapted,
+    block_cells,
+    choose,
+    embed,
+    embed_image,
+    image_cell,
+    next_cell,
+)
 
 
 class Oracle:
@@ -14,6 +24,7 @@ class Oracle:
         image: Crops of the image it is about, as numbers; None for text alone.
         prefix_length: Positions of BOS and image.
         prompt: What follows them.
+        inside: What stands at each position of a prompt with images inside, all of it causal; None for other prompts.
         begun: Tokens at its end that are causal where the others attend in both directions; None where all are causal.
         grammar: The oracle's own.
         temperature: Above 0, random numbers of `seed` take part in every choice.
@@ -34,6 +45,7 @@ class Oracle:
         seed: int,
         *,
         penalized: bool,
+        inside: Sequence[Input] | None = None,
         begun: int | None = None,
         adapter: int = 0,
     ) -> None:
@@ -48,8 +60,13 @@ class Oracle:
             block = len(prompt) - begun
             self._cells = block_cells(self._cells, [embed(token) for token in prompt[:block]], adapter)
             prompt = prompt[block:]
-        for token in prompt:
+        for token in prompt if inside is None else ():
             self._cells.append(next_cell(self._cells[-1], embed(token), adapter))
+        if inside is not None:
+            newest, self._cells = BOS_CELL, []
+            for one in inside:
+                newest = next_cell(newest, one, adapter)
+                self._cells.append(newest)
         self.grammar = grammar
         self.said = 0
         self._seed = seed if temperature > 0 else None

@@ -214,17 +214,21 @@ class Priority:
 
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
         """Whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
-        scheduler, image = self._simulation.scheduler, sequence.image
+        scheduler = self._simulation.scheduler
         if sequence.answered or self._lacks(sequence):
             return False
-        if image is None:
+        if not sequence.images:
             return True
-        state = scheduler.cache.image_state(sequence.images[0])
-        if state == "ready":
+        lacking = [span for span in sequence.images if scheduler.cache.image_state(span) != "ready"]
+        if not lacking:
             return sequence.samples
-        job = scheduler.encoder.jobs.get(sequence.images[0].key)
-        encoded_now = any(group.job is job for group in step.plan.groups)
-        return state == "missing" and job is not None and job.encoded and not encoded_now
+        encoded_now = {group.job for group in step.plan.groups}
+        for span in lacking:
+            job = scheduler.encoder.jobs.get(span.key)
+            missing = scheduler.cache.image_state(span) == "missing"
+            if not missing or job is None or not job.encoded or job in encoded_now:
+                return False
+        return True
 
 
 def scheduler_waiting(simulation: "Simulation", *, realtime: bool) -> list[Sequence]:

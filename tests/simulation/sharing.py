@@ -35,7 +35,7 @@ class Sharing:
         copied = {copy.target: copy.source for copy in step.plan.copies}
         for row in step.rows:
             number, cache_salt, pages = row.sequence.number, row.sequence.request.cache_salt, row.sequence.pages
-            first = 0 if row.restores else row.start
+            first = min((page * size for _, _, page in row.restored), default=row.start)
             for page in pages[: -(-first // size)]:
                 source = copied.get(page, page)
                 if (owner := salts.get(source, cache_salt)) != cache_salt:

@@ -14,26 +14,37 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as ListLike
 from functools import cache, partial
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from photonlite.batch import Step, Transfer
+from photonlite.batch import BatchItem, Step, Transfer
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
 from photonlite.images.pool import stored_key
-from photonlite.request import Request, SamplingSettings
+from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.slots import EncoderSlot, Slot
 from photonlite.runner.step_executor import StepExecutor
 from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import HostTensor, ImageRef, Sequence, Sink, StoredImage, UncutImage
+from photonlite.sequence import (
+    HostTensor,
+    ImageRef,
+    ImageSpan,
+    PrefixPages,
+    Sequence,
+    Sink,
+    StoredImage,
+    StoredPages,
+    UncutImage,
+)
 from tests.cache.sequences import NamedAdapter
 from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes
@@ -52,13 +63,23 @@ from tests.simulation.hostile import (
     Trap,
 )
 from tests.simulation.judge import AdapterFailure, ImageFailure, Judge
+from tests.simulation.model import Input, adapted, embed, embed_image, image_input
 from tests.simulation.oracle import Oracle
 from tests.simulation.priority import Priority
 from tests.simulation.riding import Riding
 from tests.simulation.sharing import Sharing
 from tests.simulation.trace import describe, name, standing, state
 from tests.simulation.watch import Watch, WatchedRunner
-from tests.simulation.workload import Ask, CutCrops, LateImage, Scenario, draw_scenario, draw_workload
+from tests.simulation.workload import (
+    Ask,
+    CutCrops,
+    LateImage,
+    Scenario,
+    Standing,
+    draw_scenario,
+    draw_workload,
+    lay_out,
+)
 
 _SECOND = 1000.0
 """Ticks that pass for a second where it is a matter of milliseconds: when the next real-time request is expected."""
@@ -92,7 +113,7 @@ class Simulation:
         traps: Of hostile requests, by number.
         priority: Watches who goes before whom.
         families: Requests that others follow.
-        crops: How many each image has, by its key, which names its tenant too.
+        crops: How many each image has, by the prefix that ends with it, which names its tenant too.
         sharing: Watches what launches share.
         riding: Watches prompts that ride with decode steps.
         tables: Sizes of the engine's tables before the first request.
@@ -111,7 +132,8 @@ class Simulation:
         workload, longest, prefix_length = draw_workload(self._draw)
         self.scenario = draw_scenario(self._draw, longest, prefix_length)
         if calm:
-            self.scenario = dataclasses.replace(self.scenario, failures={}, spoiled=0.0, cancels=0.0, deadly=None)
+            none: Any = {"failures": {}, "spoiled": 0.0, "cancels": 0.0, "deadly": None, "adapter_faults": 0.0}
+            self.scenario = dataclasses.replace(self.scenario, **none)
         self.now = 0
         self.ticks = 0
         self.seen: Counter[str] = Counter()
@@ -144,7 +166,8 @@ class Simulation:
         self._submitted = 0
         self._inbox: list[Callable[[], None]] = []  # what an engine thread reads before its next tick
         self.families: list[Family] = []
-        self.crops: dict[str, int] = {}
+        self.crops: dict[bytes, int] = {}
+        self._sizes: dict[str, int] = {}  # the same by the images' keys
         self._newest_collected = {False: -1, True: -1}  # of encode steps beside others, and of all others
         self._build(self.scenario, longest)
         self.tables = self.table_sizes()
@@ -208,7 +231,8 @@ class Simulation:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             if 0 < row.start < row.sequence.block - 1:
                 raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")
-            resumed = row.start > 0 and row.begins and not row.restores
+            resumed = row.start > 0 and row.begins and not row.restored
+            self._check_restored(row)
             self.seen["hits of whole prompts"] += resumed and row.sequence.prompt_block > 0
             self.seen["rows of real-time sequences"] += row.sequence.realtime
             self.seen["prefix hits"] += resumed
@@ -271,7 +295,8 @@ class Simulation:
             pages = row.sequence.pages
             if coming.intersection(pages):
                 raise Violation(f"step {step.number} reads pages of {name(row.sequence)} that are on their way in")
-            if out.intersection(pages[row.start // size : (row.start + row.count - 1) // size + 1]):
+            first = min((page for _, _, page in row.restored), default=row.start // size)
+            if out.intersection(pages[first : (row.start + row.count - 1) // size + 1]):
                 raise Violation(f"step {step.number} writes pages of {name(row.sequence)} that are on their way out")
         if any(copy.target in out | coming for copy in (*step.plan.copies, *step.plan.saves)):
             raise Violation(f"step {step.number} copies to pages that are moving: {step.plan.copies}")
@@ -279,6 +304,19 @@ class Simulation:
         if early := [row.sequence for row in step.rows if row.begins and row.sequence.realtime in swapped]:
             raise Violation(f"{name(early[0])} is admitted before swapped sequences have come back")
         self.seen["launches while pages move"] += bool(self.moving)
+
+    def _check_restored(self, row: BatchItem) -> None:
+        """Check that stored pages are written only to pages that nobody reads yet."""
+        restored, sequence = row.restored, row.sequence
+        blocks = self.cache._chains.get(sequence.number, ()) if restored else ()
+        built = Counter(page for block in blocks if block.state == "building" for page in block.pages)
+        for _, place, first in restored:
+            pages = sequence.pages[first : place.stop]
+            if any(self.pages.refcount(page) != 1 + built[page] for page in pages):
+                raise Violation(f"stored pages are written to {pages} of {name(sequence)}, which others use")
+        self.seen["restored pages behind others"] += bool(restored) and restored[0][1].first > 0
+        self.seen["restored pages, some shared"] += bool(restored) and sequence.shared_pages > 0
+        self.seen["restored pages of several images"] += len(restored) > 1
 
     def _compute(self, step: Step) -> None:
         """Check that each position is computed once, from a token that is known by then."""
@@ -473,22 +511,21 @@ class Simulation:
     def _sequence(self, request: Request, ask: Ask, follower: Family | Sink | None) -> Sequence:
         number, scenario = self._submitted, self.scenario
         self._submitted += 1
-        image: ImageRef | None = None
-        crops, before = None, 1
-        if ask.image is not None:
-            failure = ImageFailure(f"image {ask.image} of {number}") if ask.fails else None
-            crops, before = self._crops[ask.image], scenario.prefix_length
-            key = f"image {ask.image} of {ask.cache_salt!r}"
-            self.crops[f"{key} {ask.adapter}"] = len(self.images[ask.image].pixels)
-            stored_as = stored_key(key, request.adapter_key)
-            restore = (lambda _: None) if ask.hostility is not None else lambda _: self._restore(stored_as)
-            image = LateImage(key, self._cut(ask), ask.delay, failure, self._begin_to_cut, restore)
+        leading = None if scenario.inside else ask.image
+        before = 0 if scenario.inside else 1 if leading is None else scenario.prefix_length
+        image: ImageRef | None = None if leading is None else self._image(ask, leading)
+        standing: list[Standing] = []
+        inputs: list[Input] | None = None
+        if scenario.inside:
+            prompt, standing = lay_out(ask, len(self.images), scenario.prefix_length)
+            request, inputs = dataclasses.replace(request, prompt=prompt), self._inputs(ask, prompt, standing)
+        images = [self._image(ask, one.image) for one in standing]
         begun = ask.seed % min(3, len(request.prompt) or 1) if scenario.prefix_lm else None
         block = 0 if begun is None else before + len(request.prompt) - begun
         draws = ask.temperature, ask.top_p, ask.seed
         oracle = Oracle(
-            crops, before, request.prompt, ask.grammar(), *draws,
-            penalized=ask.penalized, begun=begun, adapter=ask.adapter,
+            None if leading is None else self._crops[leading], before, ask.prompt, ask.grammar(), *draws,
+            penalized=ask.penalized, begun=begun, adapter=ask.adapter, inside=inputs,
         )  # fmt: skip
         deadline = None if ask.deadline is None else self.now + ask.deadline
         watch = Watch(self, number, oracle, follower)
@@ -503,11 +540,34 @@ class Simulation:
             hostile = HostileRequest(dataclasses.replace(request, grammar=HostileGrammar(request.grammar, trap)), trap)
             sink = HostileSink(sink, trap)
             image = None if image is None else HostileImage(image, trap)
-        watch.sequence = Sequence(number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block)
+            images = [HostileImage(one, trap) for one in images]
+        spans = tuple(ImageSpan(one, at.start, at.count) for one, at in zip(images, standing, strict=True))
+        watch.sequence = Sequence(
+            number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block, inside=spans
+        )
         return watch.sequence
 
-    def _restore(self, key: str) -> StoredImage | None:
-        """Return an image's embeddings, as a store would; None where they were never made, or cannot be read."""
+    def _image(self, ask: Ask, which: int) -> ImageRef:
+        failure = ImageFailure(f"image {which} of {self._submitted}") if ask.fails else None
+        key = f"image {which} of {ask.cache_salt!r}"
+        stored_as = stored_key(key, f"adapter {ask.adapter}" if ask.adapter else "")
+        self._sizes[stored_as] = len(self.images[which].pixels)
+
+        def restore(pages: PrefixPages | None) -> StoredImage | None:
+            return None if ask.hostility is not None else self._restore(stored_as, pages)
+
+        return LateImage(key, self._cut(ask, which), ask.delay, failure, self._begin_to_cut, restore)
+
+    def _inputs(self, ask: Ask, prompt: ListLike[Token], standing: list[Standing]) -> list[Input]:
+        """Return what stands at each position of a prompt with images inside."""
+        inputs = [embed(token) for token in prompt]
+        for one in standing:
+            image = embed_image([adapted(crop, ask.adapter) for crop in self._crops[one.image]])
+            inputs[one.start : one.start + one.count] = [image_input(image, place) for place in range(one.count)]
+        return inputs
+
+    def _restore(self, key: str, place: PrefixPages | None) -> StoredImage | None:
+        """Return what a store has of an image; None where it was never made, or cannot be read."""
         embeddings = self.body.kept.get(key)
         if embeddings is None or not self.scenario.stored:
             return None
@@ -515,18 +575,17 @@ class Simulation:
             self.seen["stored images that could not be read"] += 1
             return None
         self.seen["stored images"] += 1
-        cells = self.body.kept_pages.get(key)
-        if cells is None or self._random() >= self.scenario.stored:
+        cells = None if place is None else self.body.kept_pages.get(place.key)
+        if place is None or cells is None or self._random() >= self.scenario.stored:
             return StoredImage(_numbers([embeddings]))
         self.seen["stored pages"] += 1
-        return StoredImage(_numbers([embeddings]), _numbers(cells))
+        return StoredImage(_numbers([embeddings]), StoredPages(place, _numbers(cells)))
 
-    def _cut(self, ask: Ask) -> CutCrops | UncutImage:
+    def _cut(self, ask: Ask, which: int) -> CutCrops | UncutImage:
         """Return an image's crops, or for every other image one that the device cuts."""
-        assert ask.image is not None
-        cut = self.images[ask.image]
+        cut = self.images[which]
         # A whole image of two crops cannot be written down.
-        if ask.image % 2 == 0 or len(cut.pixels) == 2 or ask.hostility is not None:
+        if which % 2 == 0 or len(cut.pixels) == 2 or ask.hostility is not None:
             return cut
         self.seen["uncut images"] += 1
         return cut.uncut()
@@ -534,9 +593,9 @@ class Simulation:
     def _prepare(self, sequence: Sequence) -> None:
         """Prepare a sequence as its caller does, and check that it is refused if and only if it can never fit."""
         positions = sequence.prefix_len + len(sequence.prompt) + max(0, sequence.budget - 1)
-        kept = sequence.prefix_len if sequence.image is not None else 0
+        kept = [span.end for span in sequence.images]
         if sequence.prompt_block:
-            kept = sequence.prompt_block - 1 if sequence.prompt_block > kept else 0
+            kept = [sequence.prompt_block - 1] if sequence.prompt_block > max(kept, default=0) else []
         fits = self.scenario.fits(positions, kept=kept)
         try:
             self.core.scheduler.prepare(sequence)
@@ -547,6 +606,7 @@ class Simulation:
             raise
         if not fits:
             raise Violation(f"{name(sequence)} was taken in, but can never fit")
+        self.crops.update({span.link: self._sizes[span.key] for span in sequence.images})
 
     def _hand_in(self, sequence: Sequence) -> None:
         try:

@@ -43,9 +43,9 @@ def state(sequence: Sequence, scheduler: Scheduler) -> str:
         return "while decoding" if sequence.tokens or sequence.inflight_refs > 1 else "while prefilling"
     if sequence.times.preemptions:
         return "after pre-emption"
-    image = sequence.image
-    if image is None or scheduler.cache.image_state(sequence.images[0]) != "missing":
+    missing = [span for span in sequence.images if scheduler.cache.image_state(span) == "missing"]
+    if not missing:
         return "while waiting"
-    if image.key in scheduler.encoder.jobs:
+    if any(span.key in scheduler.encoder.jobs for span in missing):
         return "while encoding"
-    return "while cutting" if image.crops is None else "while waiting"
+    return "while cutting" if any(span.image.crops is None for span in missing) else "while waiting"

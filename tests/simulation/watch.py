@@ -55,7 +55,7 @@ class Watch:
         self.end = len(sequence.tokens), sequence.error
         if sequence.answered and sequence.error is None:
             self._simulation.seen["answers without any choice"] += 1
-            self._simulation.seen["answers without any choice, about an image"] += sequence.image is not None
+            self._simulation.seen["answers without any choice, about an image"] += bool(sequence.images)
         self._simulation.ended(sequence, self.oracle)
         if isinstance(self._follower, Family):
             self._follower.first_ended(sequence)

@@ -2,19 +2,20 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from photonlite.config import RouterRule
 from photonlite.grammar.automata.tables import words
-from photonlite.request import Token
+from photonlite.request import IMAGE, Token
 from photonlite.runner.slots import SlotShape
 from photonlite.scheduler.limits import Limits
-from photonlite.sequence import StoredImage, UncutImage
+from photonlite.sequence import PrefixPages, StoredImage, UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
 from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS
@@ -57,6 +58,8 @@ class Scenario:
         mixes: Whether prompts ride with decode steps.
         mixed_tokens: Of such a step; None for what the launch budget has time for.
         encodes_beside: Whether images are encoded beside the other steps.
+        inside: Whether images stand inside prompts, and attention is causal everywhere.
+        staged_pages: Stored ones on the device whose prompts have not begun.
         router: Decides how many sequences run.
         router_budget: Share of the pages that these may need.
         swap_pages: Of host memory.
@@ -106,6 +109,8 @@ class Scenario:
     mixes: bool
     mixed_tokens: int | None
     encodes_beside: bool
+    inside: bool
+    staged_pages: int
 
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
@@ -128,6 +133,7 @@ class Scenario:
             mixes=self.mixes,
             mixed_tokens=self.mixed_tokens,
             encodes_beside=self.encodes_beside,
+            staged_pages=self.staged_pages,
         )
 
     def slots(self, longest: int) -> SlotShape:
@@ -141,10 +147,10 @@ class Scenario:
             pending_rows=self.pending_rows + 1,
         )
 
-    def fits(self, positions: int, *, kept: int) -> bool:
-        """Whether a request of so many positions, of which the prefix cache keeps some, can run alone."""
-        keeps_tail = self.prefix_caching and kept % self.page_size != 0
-        return -(-positions // self.page_size) + keeps_tail < self.pages
+    def fits(self, positions: int, *, kept: Sequence[int]) -> bool:
+        """Whether a request of so many positions can run alone, where the prefix cache keeps it up to some of them."""
+        tails = sum(end % self.page_size != 0 for end in kept) if self.prefix_caching else 0
+        return -(-positions // self.page_size) + tails < self.pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,7 @@ class LateImage:
         delay: Ticks from the first question on.
         failure: What comes instead of the crops; None where they come.
         ask: Is called at the first question.
-        restore: Returns the embeddings of an image, given its key, when they are stored and can be read.
+        restore: Returns what is stored of an image and can be read, given the pages that are of use.
     """
 
     size = None
@@ -186,20 +192,22 @@ class LateImage:
         delay: int,
         failure: Exception | None,
         ask: Callable[["LateImage"], None],
-        restore: Callable[[str], StoredImage | None] = lambda key: None,
+        restore: Callable[[PrefixPages | None], StoredImage | None] = lambda pages: None,
     ) -> None:
         self.key = key
         self.delay = delay
         self.crops: CutCrops | UncutImage | StoredImage | None = None
         self._restore = restore
+        self._pages: PrefixPages | None = None
         self.failure: Exception | None = None
         self._cut = cut
         self._failure = failure
         self._ask: Callable[[LateImage], None] | None = ask
         self._asked = ask
 
-    def request_crops(self) -> None:
+    def request_crops(self, pages: PrefixPages | None) -> None:
         if self._ask is not None:
+            self._pages = pages
             ask, self._ask = self._ask, None
             ask(self)
 
@@ -212,7 +220,7 @@ class LateImage:
         """Deliver the crops, or the failure."""
         self.failure = self._failure
         if self._failure is None:
-            self.crops = self._restore(self.key) or self._cut
+            self.crops = self._restore(self._pages) or self._cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +286,34 @@ class Workload:
     images: list[CutCrops] = field(default_factory=list)
 
 
+class Standing(NamedTuple):
+    """Where an image stands inside a prompt."""
+
+    image: int
+    start: int
+    count: int
+
+
+def lay_out(ask: Ask, images: int, prefix_length: int) -> tuple[tuple[Token, ...], list[Standing]]:
+    """Put an ask's image inside its prompt, and for some images another one behind it.
+
+    Both together take no more positions than a leading image does.
+    """
+    words, tokens, standing = list(ask.prompt), list[Token](), list[Standing]()
+    most = max(1, (prefix_length - 1) // 2)
+    if ask.image is not None:
+        chosen = [(ask.image, ask.image % 2)]
+        if ask.image != 1 and prefix_length > 2:
+            chosen.append(((ask.image + 1) % images, ask.image % 2))
+        for image, before in chosen:
+            before = max(0, min(before, len(words) - 1))  # a word follows the last image
+            tokens += words[:before]
+            del words[:before]
+            standing.append(Standing(image, len(tokens), max(1, most - image % 2)))
+            tokens += [IMAGE] * standing[-1].count
+    return (*tokens, *words), standing
+
+
 def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     """Draw a configuration for requests of at most so many positions."""
     page_size = random.choice((1, 2, 4, 4, 8))
@@ -288,7 +324,7 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
     wounded = random.random() < 0.35
     chosen = random.sample(list(_CALLS), random.randrange(1, 5)) if wounded else []
     failures = {kind: frozenset(random.sample(range(_CALLS[kind]), random.randrange(1, 4))) for kind in chosen}
-    return Scenario(
+    drawn = Scenario(
         depth=random.choice((1, 2, 2, 2)),
         max_batch=max_batch,
         pending_rows=max_batch + random.choice((0, 1, max_batch, max_batch)),
@@ -322,7 +358,12 @@ def draw_scenario(random: Random, longest: int, prefix_length: int) -> Scenario:
         mixes=random.random() < 0.5,
         mixed_tokens=random.choice((None, 1, 4, 12, 40)),
         encodes_beside=random.random() < 1 / 3,
+        inside=False,
+        staged_pages=random.choice((sys.maxsize, sys.maxsize, 2, 6)),
     )
+    if drawn.prefix_lm or random.random() < 2 / 3:
+        return drawn
+    return dataclasses.replace(drawn, inside=True, stored=random.choice((0.5, 0.9, 1.0)))
 
 
 def draw_workload(random: Random) -> tuple[Workload, int, int]:

@@ -6,7 +6,9 @@ prefix cache (device) ── evicted ──> host memory ──> disk, shared by
 ```
 
 It goes to the tiers where it pays when it is made (see `policy`), and comes from the first that has it. In this process
-it is known by the image's key, which holds pixels and cache salt; on a disk also by all else that it depends on.
+embeddings are known by the image's key, which holds pixels, cache salt and adapter, and pages by the key of the prefix
+block that ends with the image, which holds all that stands before it as well; on a disk both also by all else that
+numbers depend on.
 """
 
 import contextlib
@@ -23,7 +25,7 @@ from photonlite.cache.store.disk import DiskTier, NumberFormat
 from photonlite.cache.store.memory import MemoryTier
 from photonlite.cache.store.policy import Kind, TierPolicy
 from photonlite.images.crops import Allocator, allocate_array
-from photonlite.sequence import HostTensor, StoredImage
+from photonlite.sequence import HostTensor, PrefixPages, StoredImage, StoredPages
 
 _logger = logging.getLogger("photonlite")
 
@@ -43,7 +45,8 @@ class DiskStore:
 
     `context` is all that computed numbers depend on but the image, as text. Where finding it out takes seconds it is a
     function, called on the thread that writes; until then the disk has nothing. That thread measures the disk at first.
-    `expected` returns what the model takes for an image of a size: a file with anything else is a miss.
+    `expected` returns what the model takes for an image of a size, or for so many pages: a file with anything else is
+    a miss.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class DiskStore:
         tier: DiskTier,
         context: str | Callable[[], str],
         policy: TierPolicy,
-        expected: Callable[[Kind, Size], NumberFormat],
+        expected: Callable[[Size | int], NumberFormat],
     ) -> None:
         self.loads = 0
         self.misses = 0  # that `has` had promised: damaged, or removed meanwhile
@@ -77,9 +80,9 @@ class DiskStore:
             self._policy.forget_read("disk")
         return pays
 
-    def read(self, key: str, cache_salt: str, kind: Kind, size: Size, buffer: Allocator) -> HostTensor | None:
+    def read(self, key: str, cache_salt: str, kind: Kind, size: Size | int, buffer: Allocator) -> HostTensor | None:
         full, begun = self._full_key(key, kind), time.perf_counter()
-        found = None if full is None else self._tier.read(full, cache_salt, self._expected(kind, size), buffer)
+        found = None if full is None else self._tier.read(full, cache_salt, self._expected(size), buffer)
         if found is not None:
             self._policy.note_read("disk", found.data.nbytes, time.perf_counter() - begun)
         self.loads, self.misses = self.loads + (found is not None), self.misses + (found is None)
@@ -150,26 +153,24 @@ class ImageStore:
         disk = self._disk
         return {} if disk is None else {"store_loads": disk.loads, "store_misses": disk.misses}
 
-    def find(self, key: str) -> StoredImage | None:
-        """Return what host memory has of an image, if its embeddings are there; does not wait."""
-        if not self.policy.pays("embeddings", "memory"):
-            return None
-        embeddings = self._memory.get(_name(key, "embeddings"))
-        return None if embeddings is None else StoredImage(embeddings, self._pages_in_memory(key))
-
     def expects(self, key: str, cache_salt: str) -> bool:
         """Whether `load` is likely to find something; reads no file."""
-        return self.find(key) is not None or (self._disk is not None and self._disk.has(key, cache_salt, "embeddings"))
+        in_memory = self._in_memory(key, "embeddings") is not None
+        return in_memory or (self._disk is not None and self._disk.has(key, cache_salt, "embeddings"))
 
-    def load(self, key: str, cache_salt: str, size: Size) -> StoredImage | None:
-        """Return what is stored of an image, from the nearest tier; may read a disk, and never raises."""
+    def load(self, key: str, cache_salt: str, size: Size, place: PrefixPages | None = None) -> StoredImage | None:
+        """Return what is stored of an image and of pages up to its end, each from the nearest tier.
+
+        May read a disk, and never raises.
+        """
         try:
-            found = self.find(key)
-            embeddings = self._read(key, cache_salt, "embeddings", size) if found is None else found.embeddings
-            pages = self._pages_in_memory(key) if found is None else found.pages
+            embeddings = self._find(key, cache_salt, "embeddings", size)
             if embeddings is None:
                 return None
-            return StoredImage(embeddings, pages or self._read(key, cache_salt, "pages", size))
+            pages = None
+            if place is not None:
+                pages = self._find(place.key, cache_salt, "pages", place.stop - place.first)
+            return StoredImage(embeddings, None if place is None or pages is None else StoredPages(place, pages))
         except Exception:  # such as memory that is short: the image is encoded
             _logger.warning("what is stored of an image is not read", exc_info=True)
             return None
@@ -181,7 +182,7 @@ class ImageStore:
         return remembered or (self._disk is not None and self.policy.repays(kind, "disk"))
 
     def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
-        """Keep what was computed for an image; does not wait for a disk."""
+        """Keep embeddings of an image, or pages by their prefix; does not wait for a disk."""
         self.policy.note_units(kind, units, tensor.data.nbytes)
         self._remember(key, kind, tensor)
         if self._disk is not None:
@@ -192,10 +193,12 @@ class ImageStore:
         if self._disk is not None:
             self._disk.close()
 
-    def _pages_in_memory(self, key: str) -> HostTensor | None:
-        return self._memory.get(_name(key, "pages")) if self.policy.pays("pages", "memory") else None
+    def _in_memory(self, key: str, kind: Kind) -> HostTensor | None:
+        return self._memory.get(_name(key, kind)) if self.policy.pays(kind, "memory") else None
 
-    def _read(self, key: str, cache_salt: str, kind: Kind, size: Size) -> HostTensor | None:
+    def _find(self, key: str, cache_salt: str, kind: Kind, size: Size | int) -> HostTensor | None:
+        if (known := self._in_memory(key, kind)) is not None:
+            return known
         if self._disk is None or not self._disk.has(key, cache_salt, kind):
             return None
         found = self._disk.read(key, cache_salt, kind, size, self.buffer)

@@ -10,23 +10,25 @@ import pytest
 from photonlite.cache.store import store as module
 from photonlite.cache.store.disk import DiskTier, NumberFormat, entries
 from photonlite.cache.store.policy import Kind, TierPolicy
-from photonlite.cache.store.store import DiskStore, ImageStore
+from photonlite.cache.store.store import DiskStore, ImageStore, Size
 from photonlite.images.crops import allocate_array
-from photonlite.sequence import HostTensor
+from photonlite.sequence import HostTensor, PrefixPages
 
 GUARD = 60.0
 LIMIT = 10**6
 MEMORY = 1000
 SIZE = (40, 30)
+PLACE = PrefixPages("prefix", 1, 4, 4, 16)
+"""Of an image's pages in its prompt."""
 
 
 def numbers(seed: int = 0, size: int = 96) -> HostTensor:
     return HostTensor(np.random.default_rng(seed).integers(0, 256, size, np.uint8), (size // 2,), "bfloat16")
 
 
-def expected(kind: Kind, size: tuple[int, int]) -> NumberFormat:
-    """Return the format of `numbers` for an image of this size."""
-    return NumberFormat((48 if size == SIZE else 7,), "bfloat16")
+def expected(size: Size | int) -> NumberFormat:
+    """Return the format of `numbers` for an image of this size, and for three pages."""
+    return NumberFormat((48 if size in (SIZE, 3) else 7,), "bfloat16")
 
 
 def opened(
@@ -41,22 +43,24 @@ def kept(folder: Path, key: str = "image", salt: str = "", *, pages: bool = Fals
     store = opened(folder)
     store.keep(key, salt, "embeddings", numbers(), 9)
     if pages:
-        store.keep(key, salt, "pages", numbers(1), 730)
+        store.keep(PLACE.key, salt, "pages", numbers(1), 730)
     store.close()
 
 
 def test_memory_is_asked_first_and_does_not_need_the_disk(tmp_path: Path) -> None:
     store, tensor, pages = opened(tmp_path), numbers(), numbers(1)
     store.keep("image", "", "embeddings", tensor, 9)
-    alone = store.find("image")
-    store.keep("image", "", "pages", pages, 730)
+    alone = store.load("image", "", SIZE, PLACE)
+    store.keep(PLACE.key, "", "pages", pages, 730)
     store.close()
 
-    for found in (store.find("image"), store.load("image", "", SIZE)):
-        assert found is not None
-        assert (found.embeddings, found.pages) == (tensor, pages)
+    found, bare = store.load("image", "", SIZE, PLACE), store.load("image", "", SIZE)
+    assert found is not None
+    assert found.pages is not None
+    assert (found.embeddings, found.pages.place, found.pages.numbers) == (tensor, PLACE, pages)
     assert alone is not None
-    assert alone.pages is None
+    assert bare is not None
+    assert alone.pages is bare.pages is None
     assert store.counters == {"store_loads": 0, "store_misses": 0}
     assert store.gauges == {"stored_tensors": 2, "stored_bytes": 192}
 
@@ -66,28 +70,28 @@ def test_another_process_finds_it_on_the_disk_and_keeps_it_in_memory(tmp_path: P
     kept(tmp_path, salt="tenant", pages=pages)
 
     store = opened(tmp_path)
-    assert store.find("image") is None
     assert store.expects("image", "tenant")
     assert not store.expects("image", "other")
-    found = store.load("image", "tenant", SIZE)
+    found = store.load("image", "tenant", SIZE, PLACE)
     store.close()
 
     assert found is not None
     assert np.array_equal(found.embeddings.data, numbers().data)
     assert (found.pages is not None) is pages
     if found.pages is not None:
-        assert np.array_equal(found.pages.data, numbers(1).data)
-    again = store.find("image")
+        assert np.array_equal(found.pages.numbers.data, numbers(1).data)
+    again = store.load("image", "tenant", SIZE, PLACE)
     assert again is not None
-    assert (again.embeddings, again.pages) == (found.embeddings, found.pages)
+    assert again.embeddings is found.embeddings
+    assert (again.pages is not None) is pages
     assert store.counters == {"store_loads": 1 + pages, "store_misses": 0}
 
 
 def test_pages_without_embeddings_are_of_no_use(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.keep("image", "", "pages", numbers(), 730)
+    store.keep(PLACE.key, "", "pages", numbers(), 730)
     store.close()
-    assert store.find("image") is store.load("image", "", SIZE) is None
+    assert store.load("image", "", SIZE, PLACE) is None
     assert not store.expects("image", "")
 
 
@@ -154,7 +158,7 @@ def test_what_is_made_while_the_program_ends_stays_in_memory(tmp_path: Path) -> 
 
     store.keep("image", "", "embeddings", numbers(), 9)
 
-    assert store.find("image") is not None
+    assert store.load("image", "", SIZE) is not None
     assert list(entries(tmp_path)) == []
 
 
@@ -193,11 +197,11 @@ def test_a_damaged_file_is_counted_and_computed_anew(tmp_path: Path, damaged: Ki
     kept(tmp_path, pages=True)
     store = opened(tmp_path)
     assert store._disk is not None
-    name = store._disk._full_key("image", damaged)
+    name = store._disk._full_key(PLACE.key if damaged == "pages" else "image", damaged)
     (path,) = [entry.path for entry in entries(tmp_path) if entry.path.stem == name]
     path.write_bytes(b"nonsense")
 
-    found = store.load("image", "", SIZE)
+    found = store.load("image", "", SIZE, PLACE)
     store.close()
 
     assert (found is None) == (damaged == "embeddings")
@@ -229,7 +233,7 @@ def still(folder: Path, policy: TierPolicy) -> ImageStore:
 def test_what_a_disk_reads_more_slowly_than_the_device_computes_is_neither_written_nor_read(tmp_path: Path) -> None:
     kept(tmp_path, pages=True)
     slow = still(tmp_path, measured((1.0, 1e-5), disk=1e-3))
-    found = slow.load("image", "", SIZE)
+    found = slow.load("image", "", SIZE, PLACE)
     slow.keep("new", "", "pages", numbers(2), 96)
     slow.close()
 
@@ -237,6 +241,19 @@ def test_what_a_disk_reads_more_slowly_than_the_device_computes_is_neither_writt
     assert found.pages is None  # 0.1 s from the disk, 0.001 s computed
     assert len(list(entries(tmp_path))) == 2
     assert not still(tmp_path, measured((1e-9, 1e-9), disk=1e-3)).expects("image", "")
+
+
+def test_pages_of_another_prefix_or_number_are_a_miss(tmp_path: Path) -> None:
+    kept(tmp_path, pages=True)
+    store = opened(tmp_path)
+    other = store.load("image", "", SIZE, PLACE._replace(key="another prefix"))
+    longer = store.load("image", "", SIZE, PLACE._replace(stop=5))
+    store.close()
+
+    assert other is not None
+    assert longer is not None
+    assert other.pages is longer.pages is None
+    assert store.counters["store_misses"] == 1
 
 
 def test_pages_are_wanted_where_they_pay_and_several_have_room(tmp_path: Path) -> None:
@@ -253,7 +270,7 @@ def test_pages_go_before_embeddings_that_save_more_time_a_byte() -> None:
     for number in range(12):
         store.keep(f"{number}", "", "pages", numbers(number, 200), 200)
 
-    assert store.find("first") is not None
+    assert store.load("first", "", SIZE) is not None
     assert store.gauges["stored_bytes"] <= MEMORY
 
 

@@ -123,6 +123,27 @@ MUTANTS = [
         "tests/cache/store",
     ),
     Mutant(
+        "pages inside a prompt are known by their image alone",
+        "cache/manager.py",
+        "PrefixPages(span.link.hex(), first, stop, start, end)",
+        "PrefixPages(image_key(span.key).hex(), first, stop, start, end)",
+        "tests/cache/test_prefix_pages.py",
+    ),
+    Mutant(
+        "pages inside a prompt are known by its words, not by images before",
+        "cache/pages.py",
+        '        digest.update(pack("<q", before) + image_key(image))\n',
+        '        digest.update(pack("<q", before))\n',
+        "tests/cache/test_prefix_pages.py",
+    ),
+    Mutant(
+        "part of a page is stored as if it were whole",
+        "cache/manager.py",
+        "if span.end <= sequence.prefix_len else span.end // size",
+        "if span.end <= sequence.prefix_len else self.pages.pages_for(span.end)",
+        "tests/cache/test_prefix_pages.py",
+    ),
+    Mutant(
         "what was read from the disk is read again each time",
         "cache/store/store.py",
         "            self._remember(key, kind, found)\n",

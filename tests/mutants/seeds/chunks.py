@@ -152,11 +152,4 @@ MUTANTS = [
         "end = span.end",
         "tests/runner/test_prefill.py",
     ),
-    Mutant(
-        "parts: stored pages are written again for each part",
-        "batch.py",
-        "return self.begins and self.start > 0 and",
-        "return self.start > 0 and",
-        SIMULATION,
-    ),
 ]

@@ -83,7 +83,7 @@ MUTANTS = [
     Mutant(
         "what is stored of an image is not asked for",
         "images/pool.py",
-        "self.pool.load_stored(stored_as, self.cache_salt, self.size) or self._cut_now()",
+        "self.pool.load_stored(stored_as, self.cache_salt, self.size, pages) or self._cut_now()",
         "self._cut_now()",
         "tests/images/test_pool.py",
     ),

@@ -278,15 +278,15 @@ MUTANTS = [
     Mutant(
         "only the first level of embeddings is kept",
         "runner/stored_images.py",
-        'keep(group.job, "embeddings", found,',
-        'keep(group.job, "embeddings", found[:1],',
+        '"embeddings", found, group.job.total)',
+        '"embeddings", found[:1], group.job.total)',
         STORED,
     ),
     Mutant(
         "a row whose stored pages are gone reads what lies in its own",
         "runner/torch_model_runner.py",
-        "            self.cache.spoil(table)\n",
-        "            pass\n",
+        "                    self.cache.spoil(table)  # what is missing fails this row only\n",
+        "                    pass\n",
         "tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
