@@ -1,6 +1,7 @@
 """Callers: API keys, the names of the server, the page a request was sent from, and the delay of wrong keys."""
 
 import asyncio
+import functools
 import hashlib
 import ipaddress
 import re
@@ -109,7 +110,11 @@ def check_origin(connection: HTTPConnection, config: ServerConfig) -> None:
 
 def network_of(client: Sequence[Any] | None) -> str:
     """Return the address of a connection's client; of an IPv6 address the /64 network, all of which one client has."""
-    host = str(client[0]) if client else ""
+    return _network_of(str(client[0]) if client else "")
+
+
+@functools.lru_cache(10_000)
+def _network_of(host: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

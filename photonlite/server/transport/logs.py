@@ -20,6 +20,7 @@ from photonlite.server.transport.trace_context import log_fields
 LOGGER = logging.getLogger("photonlite.server")
 
 _WAITING = 10_000  # lines that may wait for a slow reader; further ones are dropped and counted
+_GATHERED_S: Final = 0.05  # lines of so many seconds are written at once: each write takes the GIL from busy threads
 _LONGEST: Final = 300  # characters of a library's message in the log
 
 
@@ -73,8 +74,9 @@ class _LineHandler(logging.Handler):
     def __init__(self, stream: IO[str]) -> None:
         super().__init__()
         self._stream = stream
-        self._lines: queue.Queue[str | None] = queue.Queue(_WAITING)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._dropped = 0
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write, name="photonlite-log", daemon=True)
         self._thread.start()
 
@@ -89,28 +91,32 @@ class _LineHandler(logging.Handler):
         return json.dumps(line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._lines.put_nowait(self.format(record))
-        except queue.Full:
+        if self._lines.qsize() < _WAITING:
+            self._lines.put(self.format(record))
+        else:
             self._dropped += 1
 
     def close(self) -> None:
         """Write the lines that wait, unless the stream is stuck."""
-        with contextlib.suppress(queue.Full):
-            self._lines.put(None, timeout=1)
-            self._thread.join(timeout=1)
+        self._closing.set()
+        self._lines.put(None)
+        self._thread.join(timeout=1)
         super().close()
 
     def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
+        open_ = True
+        while open_:
+            lines = [self._lines.get()]
+            self._closing.wait(_GATHERED_S)
+            lines += [self._lines.get() for _ in range(self._lines.qsize())]  # nobody else takes any
+            open_ = None not in lines
+            if dropped := self._dropped:
+                self._dropped -= dropped
+                lines.append(json.dumps({"event": "lines dropped", "count": dropped}))
             with contextlib.suppress(OSError, ValueError):  # a broken pipe, or a closed stream
                 # In one piece: a process that is killed must not leave half a line before the next one's.
-                self._stream.write(f"{line}\n")
-                if self._lines.empty():
-                    self._stream.flush()
-                if dropped := self._dropped:
-                    self._dropped -= dropped
-                    print(json.dumps({"event": "lines dropped", "count": dropped}), file=self._stream, flush=True)
+                self._stream.write("".join(f"{line}\n" for line in lines if line is not None))
+                self._stream.flush()
 
 
 @contextlib.contextmanager

@@ -159,13 +159,22 @@ class _Exchange:
         if message["type"] != "http.response.body":
             await self.send(message)
             return
+        if Headers(scope=self._scope).get("expect"):  # such a client sends nothing unless told to
+            self.read = True
+        await self._read_for(0.0)
+        if self.read:
+            await self.send(message)
+            return
         await self.send({**message, "more_body": True})
-        expects = Headers(scope=self._scope).get("expect")  # such a client sends nothing unless told to
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                while not self.read and not expects:
-                    await self.receive()
+        await self._read_for(_LINGER_S)
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read_for(self, seconds: float) -> None:
+        """Read the request to its end, or for so long; with 0 what has arrived already."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.read:
+                    await self.receive()
 
 
 def _method(scope: Scope) -> str:
