@@ -45,17 +45,19 @@ class PeerMemory:
 
         Every rank calls it; others may have succeeded.
         """
-        driver, pointers = _Driver(), [0] * count
+        name, pointers = "peer-memory-{}", [0] * count
         try:
+            driver = _Driver()
             pointers[rank] = driver.allocate(size)
             handle = driver.handle_of(pointers[rank])
-        except _DriverError as error:
+        except (OSError, _DriverError) as error:  # no such library, as with cards of other makers
             _logger.warning("memory of rank %d is not shared: %s", rank, error)
-            handle = b""
-        place.set(f"peer-memory-{rank}", f"{_MARK}{handle.hex()}")  # a store may take an empty value for none
+            place.set(name.format(rank), _MARK)  # a store may take an empty value for none
+            return None
+        place.set(name.format(rank), f"{_MARK}{handle.hex()}")
         try:
             for other in range(count):
-                found = bytes.fromhex(place.get(f"peer-memory-{other}").decode().removeprefix(_MARK))
+                found = bytes.fromhex(place.get(name.format(other)).decode().removeprefix(_MARK))
                 pointers[other] = pointers[other] or driver.open(found)
         except _DriverError as error:
             _logger.warning("rank %d cannot reach the memory of all others: %s", rank, error)

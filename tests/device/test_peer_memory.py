@@ -1,0 +1,83 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from photonlite.device import peer_memory
+from photonlite.device.peer_memory import PeerMemory
+
+GUARD = 60.0
+
+
+class Place:
+    """A store whose readers wait for a value."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, name: str, value: str) -> None:
+        with self._changed:
+            self._values[name] = value.encode()
+            self._changed.notify_all()
+
+    def get(self, name: str) -> bytes:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self._values, GUARD)
+            return self._values[name]
+
+
+class Driver:
+    """Hands out numbers as memory; what is open is counted."""
+
+    held = 0
+
+    def allocate(self, size: int) -> int:
+        Driver.held += 1
+        return 1
+
+    def handle_of(self, pointer: int) -> bytes:
+        return b"handle"
+
+    def open(self, handle: bytes) -> int:
+        if not handle:
+            raise peer_memory._DriverError("the other rank has no memory")
+        Driver.held += 1
+        return 2
+
+    def leave(self, pointer: int) -> None:
+        Driver.held -= 1
+
+    free = leave
+
+
+class ShortDriver(Driver):
+    def allocate(self, size: int) -> int:
+        raise peer_memory._DriverError("cuMemAlloc_v2 returned 2")
+
+
+class NoDriver(Driver):
+    def __init__(self) -> None:
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+
+@pytest.mark.parametrize("failing", [ShortDriver, NoDriver])
+@pytest.mark.parametrize("unlucky", [0, 2])
+def test_one_rank_without_memory_leaves_all_without_and_nothing_is_held(
+    failing: type[Driver], unlucky: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    drivers, place = threading.local(), Place()
+    monkeypatch.setattr(peer_memory, "_Driver", lambda: drivers.kind())
+    monkeypatch.setattr(Driver, "held", 0)
+
+    def meet(rank: int) -> object:
+        drivers.kind = failing if rank == unlucky else Driver
+        return PeerMemory.open(place, rank, 3, 64, torch.device("cpu"))
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(meet, range(3)))
+
+    assert found == [None, None, None]
+    assert Driver.held == 0
+    assert f"memory of rank {unlucky} is not shared" in caplog.text
