@@ -22,6 +22,7 @@ TOKENS: Final = 96  # an answer must take the engine long enough that ten times 
 _CLIENTS: Final = 16
 _MAX_OPEN: Final = 32
 _SETTLE_S: Final = 2.0
+_LEVEL_S: Final = 30.0  # answers come in batches: in ten seconds one more of them is a tenth
 _IDLE_LOAD: Final = 0.5  # load average for each core up to which a machine counts as idle
 
 
@@ -35,7 +36,7 @@ class Level(NamedTuple):
 
 
 def run(setup: Setup, first: int) -> Batches:
-    yield from rounds(setup, first, 10.0)
+    yield from rounds(setup, first, _LEVEL_S)
 
 
 def rounds(setup: Setup, first: int, seconds: float) -> Batches:

@@ -53,6 +53,18 @@ class Ingress:
         self._turns = EngineTurns(model.max_batch, clock)
         self._rate = RateLimit(config.requests_per_minute, clock) if config.requests_per_minute else None
 
+    def refusal(self, request: HTTPConnection) -> HttpError | None:
+        """Return the refusal of a request that has no place now; None where it may have one, or may fail otherwise."""
+        if self._rate is not None or self.draining or not self.model.alive:
+            return None
+        try:
+            callers.check_host(request, self.config)
+            caller = callers.identify(request, self.config)
+        except HttpError:
+            return None
+        requests = self.limiter.requests
+        return None if requests.has_room(caller) else self.limiter.no_place(requests, caller)
+
     async def admit(self, request: HTTPConnection) -> Permit:
         """Admit a request, or a WebSocket before it is accepted; raises 401, 403, 429 and 503."""
         caller = callers.identify(request, self.config)

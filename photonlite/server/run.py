@@ -117,9 +117,9 @@ class DrainingServer(uvicorn.Server):
     """uvicorn, with an end that finishes accepted requests; arguments and exit code as of `serve`."""
 
     def __init__(self, app: Starlette, config: ServerConfig, **hooks: Unpack[Hooks]) -> None:
-        super().__init__(LimitedConfig(app, config, self._refused))
-        self.exit_code = 0
         self._ingress: Ingress = app.state.ingress
+        super().__init__(LimitedConfig(app, config, self._refused, self._ingress.refusal))
+        self.exit_code = 0
         self._http: HttpMetrics | None = getattr(app.state, "http", None)
         self._limits = config
         self._hooks = hooks

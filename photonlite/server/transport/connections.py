@@ -17,10 +17,12 @@ import functools
 import math
 import sys
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, Literal, cast
 
 import h11
 import uvicorn
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -30,6 +32,7 @@ from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.limits.callers import Caller, network_of
 from photonlite.server.limits.limiter import Shares, may_hold
+from photonlite.server.transport.shedding import whole_request
 from photonlite.server.transport.trace_context import ID_HEADER, new_id, request_id, sane_id
 
 MAX_HEADER_BYTES = 32 * 1024  # limit of headers in pieces; a block that arrives at once may be a little longer
@@ -77,11 +80,22 @@ def too_many(held: int, limit: int, mine: int) -> HttpError:
 
 
 class LimitedConfig(uvicorn.Config):
-    """uvicorn's settings and ours; `refused` is told of connections refused before the application."""
+    """uvicorn's settings and ours.
 
-    def __init__(self, app: Any, limits: ServerConfig, refused: Refused) -> None:
+    `refused` is told of what is refused before the application; `refusal` says why a request that nobody has parsed
+    has no place now, None where it may have one.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        limits: ServerConfig,
+        refused: Refused,
+        refusal: Callable[[HTTPConnection], HttpError | None] = lambda _: None,
+    ) -> None:
         self.limits = limits
         self.refused = refused
+        self.refusal = refusal
         self.reserve: dict[HttpConnection, None] = {}  # connections beyond the limit, in the order in which they came
         super().__init__(
             app,
@@ -217,8 +231,35 @@ class HttpConnection(_SendDeadline, H11Protocol):
             join_reserve(self.config.reserve, self)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._update_deadline()
+        if not self._shed(data):
+            super().data_received(data)
+            self._update_deadline()
+
+    def _shed(self, data: bytes) -> bool:
+        """Refuse a plain request that has arrived whole and has no place; the connection then waits for the next one.
+
+        A client that does not read what it was sent must not be sent more: its requests go the usual way, which waits.
+        """
+        between = self.conn.our_state is self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if not between or self._crowd is not None or self._unread is not None or self.transport.is_closing():
+            return False
+        scope = whole_request(data)
+        error = None if scope is None else self.config.refusal(HTTPConnection({**scope, "client": self.client}))
+        if scope is None or error is None:
+            return False
+        id = request_id(cast(Scope, scope))
+        self.config.refused(error.status, error.code, id)
+        answer = error.response()
+        answer.headers.update({ID_HEADER: id, "X-Content-Type-Options": "nosniff"})
+        lines = (b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *answer.raw_headers))
+        status = b"HTTP/1.1 %d %b\r\n" % (error.status, HTTPStatus(error.status).phrase.encode())
+        self.transport.write(b"".join((status, *lines, b"\r\n", answer.body)))
+        self._await(None)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+        return True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
