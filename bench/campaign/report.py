@@ -9,7 +9,7 @@ from bench.campaign.state import State, Tally
 from bench.campaign.trial import Trial
 
 _SHOWN_FAILURES = 20  # of a trial
-_SHOWN_RUNS = 20
+_SHOWN_RUNS = 100
 
 
 def page(state: State, trials: Sequence[Trial]) -> str:
