@@ -104,12 +104,11 @@ class _LineHandler(logging.Handler):
         super().close()
 
     def _write(self) -> None:
-        open_ = True
-        while open_:
+        lines: list[str | None] = []
+        while None not in lines:
             lines = [self._lines.get()]
             self._closing.wait(_GATHERED_S)
             lines += [self._lines.get() for _ in range(self._lines.qsize())]  # nobody else takes any
-            open_ = None not in lines
             if dropped := self._dropped:
                 self._dropped -= dropped
                 lines.append(json.dumps({"event": "lines dropped", "count": dropped}))

@@ -159,10 +159,10 @@ class _Exchange:
         if message["type"] != "http.response.body":
             await self.send(message)
             return
-        if Headers(scope=self._scope).get("expect"):  # such a client sends nothing unless told to
-            self.read = True
-        await self._read_for(0.0)
-        if self.read:
+        expects = Headers(scope=self._scope).get("expect")  # such a client sends nothing unless told to
+        if not expects:
+            await self._read_for(0.0)
+        if self.read or expects:
             await self.send(message)
             return
         await self.send({**message, "more_body": True})
