@@ -6,6 +6,7 @@ exchanged for each process, so that a rank 0 that stays and others that start an
 """
 
 import ctypes
+import functools
 import logging
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -45,17 +46,16 @@ class PeerMemory:
 
         Every rank calls it; others may have succeeded.
         """
-        name, pointers = "peer-memory-{}", [0] * count
+        name, driver, pointers, handle = "peer-memory-{}", _Driver(), [0] * count, b""
         try:
-            driver = _Driver()
             pointers[rank] = driver.allocate(size)
             handle = driver.handle_of(pointers[rank])
-        except (OSError, _DriverError) as error:  # no such library, as with cards of other makers
+        except _DriverError as error:
             _logger.warning("memory of rank %d is not shared: %s", rank, error)
-            place.set(name.format(rank), _MARK)  # a store may take an empty value for none
-            return None
-        place.set(name.format(rank), f"{_MARK}{handle.hex()}")
+        place.set(name.format(rank), f"{_MARK}{handle.hex()}")  # a store may take an empty value for none
         try:
+            if not handle:
+                raise _DriverError("its own is not shared")
             for other in range(count):
                 found = bytes.fromhex(place.get(name.format(other)).decode().removeprefix(_MARK))
                 pointers[other] = pointers[other] or driver.open(found)
@@ -105,11 +105,6 @@ class _Handle(ctypes.Structure):
 class _Driver:
     """What is needed of the CUDA driver, in the current context."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
-        # Passed by value, which ctypes has to know.
-        self._library.cuIpcOpenMemHandle_v2.argtypes = (ctypes.c_void_p, _Handle, ctypes.c_uint)
-
     def allocate(self, size: int) -> int:
         pointer = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
@@ -135,6 +130,17 @@ class _Driver:
         self._call("cuMemFree_v2", ctypes.c_uint64(pointer))
 
     def _call(self, name: str, *arguments: Any) -> None:
-        result = getattr(self._library, name)(*arguments)
+        result = getattr(_library(), name)(*arguments)
         if result:
             raise _DriverError(f"{name} returned {result}")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as cause:  # as with cards of other makers
+        raise _DriverError(str(cause)) from cause
+    # Passed by value, which ctypes has to know.
+    library.cuIpcOpenMemHandle_v2.argtypes = (ctypes.c_void_p, _Handle, ctypes.c_uint)
+    return library

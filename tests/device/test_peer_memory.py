@@ -57,12 +57,12 @@ class ShortDriver(Driver):
         raise peer_memory._DriverError("cuMemAlloc_v2 returned 2")
 
 
-class NoDriver(Driver):
-    def __init__(self) -> None:
-        raise OSError("libcuda.so.1: cannot open shared object file")
+class PrivateDriver(Driver):
+    def handle_of(self, pointer: int) -> bytes:
+        raise peer_memory._DriverError("cuIpcGetMemHandle returned 801")
 
 
-@pytest.mark.parametrize("failing", [ShortDriver, NoDriver])
+@pytest.mark.parametrize("failing", [ShortDriver, PrivateDriver])
 @pytest.mark.parametrize("unlucky", [0, 2])
 def test_one_rank_without_memory_leaves_all_without_and_nothing_is_held(
     failing: type[Driver], unlucky: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -81,3 +81,14 @@ def test_one_rank_without_memory_leaves_all_without_and_nothing_is_held(
     assert found == [None, None, None]
     assert Driver.held == 0
     assert f"memory of rank {unlucky} is not shared" in caplog.text
+
+
+def test_a_machine_without_the_library_is_told_as_a_failure_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(peer_memory.ctypes, "CDLL", missing)
+    peer_memory._library.cache_clear()
+
+    with pytest.raises(peer_memory._DriverError, match="libcuda"):
+        peer_memory._Driver().allocate(64)
