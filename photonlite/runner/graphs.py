@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Final, Protocol, get_args
+from typing import Protocol, get_args
 
 import torch
 from tqdm import tqdm
@@ -46,12 +46,6 @@ LONGEST = 4096
 
 _FEW = (16, 32, 64, 128, 192, 256)
 _FINE, _COARSE = 16, 128
-REPLAYS_IN_PART: Final = False
-"""Whether graphs of a part are replayed on the part's stream, tied to the current one by events.
-
-Else they are replayed on the current stream, which orders them: a kernel node keeps the context of its capture.
-"""
-
 _RUNS = 512  # positions of the longest launch whose rows may all be forced runs: 8 in each of 64 rows
 
 
@@ -95,8 +89,7 @@ class CudaCapturer:
         if self._part is None:
             return self._capture(work)
         torch.cuda.synchronize(self._device)  # the caller may still be writing what the work reads
-        replay = self._part.run(partial(self._capture_inferring, work))
-        return partial(self._replay_in_part, replay) if REPLAYS_IN_PART else replay
+        return self._part.run(partial(self._capture_inferring, work))
 
     def _capture_inferring(self, work: Callable[[], None]) -> Callable[[], None]:
         with torch.inference_mode():  # a mode of the thread
@@ -117,13 +110,6 @@ class CudaCapturer:
             self._pool = torch.cuda.graph_pool_handle()
             raise
         return graph.replay
-
-    def _replay_in_part(self, replay: Callable[[], None]) -> None:
-        current = torch.cuda.current_stream(self._device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            replay()
-        current.wait_stream(self._stream)
 
     def used_bytes(self) -> int:
         free, total = torch.cuda.mem_get_info(self._device)
