@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -35,12 +35,16 @@ from bench.shapes import SHAPES, Shape
 from bench.steps.subjects import Rows, Subject, make_subject
 from photonlite.device.collectives import RankGroup
 from photonlite.device.names import resolve_device
+from photonlite.errors import SettingsError
 from photonlite.kernels.rank_sums import RankSums
 from photonlite.models.base import Head, StepDecoder
+from photonlite.models.moondream import checkpoint as moondream
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import RankDecode as ParallelRankDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.parallel import keep_share as keep_moondream
+from photonlite.models.parallel import check_ranks
+from photonlite.models.qwen import checkpoint as qwen
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.fused.decode import RankDecode
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
@@ -239,6 +243,15 @@ def _cells(name: str, streams: int, alone: Sample, kernel: Sample, nccl: Sample,
     ]
 
 
+def _sizes(shape: Shape, *, tiny: bool) -> Mapping[str, int]:
+    """Return the sizes that ranks divide; none where they cannot."""
+    raw = shape.tiny if tiny else shape.raw
+    if shape.family == "moondream":
+        return moondream.rank_sizes(MoondreamConfig.from_dict(raw))
+    config = QwenConfig.from_dict(raw)
+    return qwen.rank_sizes(qwen.QwenFiles(config, ImageSettings.from_dict(_IMAGES, config.vision), None))
+
+
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f}"
 
@@ -257,6 +270,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with tiny shapes; figures mean nothing")
     parser.add_argument("--output", type=Path, help="markdown file to write")
     options = parser.parse_args(arguments)
+    if options.ranks < 2:
+        parser.error(f"--ranks is {options.ranks}: it must be at least 2")
+    for name in options.shape:
+        try:
+            check_ranks(options.ranks, _sizes(SHAPES[name], tiny=options.tiny), ["Moondream 2", "Qwen-VL"])
+        except SettingsError as error:
+            parser.error(f"{name}: {error}")
     device = resolve_device(options.device)
     if device.type == "cuda" and torch.cuda.device_count() < options.ranks:
         parser.error(f"--ranks is {options.ranks}, but this machine has {torch.cuda.device_count()} CUDA devices")

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -17,3 +18,21 @@ def test_steps_on_ranks_are_timed_beside_those_on_one(tmp_path: Path) -> None:
     assert [row[0].strip() for row in rows] == ["moondream2, 2 streams", "qwen3-vl-8b, 2 streams"]
     assert all(float(row[column]) > 0 for row in rows for column in (1, 2, 7, 9))
     assert len(sums.strip().splitlines()) == 2 + 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "1"], "--ranks is 1: it must be at least 2"),
+        (["--ranks", "3"], r"moondream2: .* is 3, which does not divide"),
+        (["--shape", "moondream3"], r"moondream3: .* cannot be divided"),
+        (["--ranks", "4", "--shape", "qwen2.5-vl-3b"], r"qwen2.5-vl-3b: .* takes 1, 2$"),
+    ],
+)
+def test_ranks_that_a_shape_does_not_take_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        ranks.main(["--device", "cpu", *arguments])
+
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
