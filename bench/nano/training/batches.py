@@ -22,9 +22,9 @@ _LEAST_SHARE = 0.04
 class BatchSource:
     """Makes scenes and questions of one tiling.
 
-    On a GPU the next batch is made on a separate stream during the current training step: its many small kernels fill
-    the gaps between large products. Two stores alternate. A CUDA graph freezes what the host draws (sizes of degraded
-    images), so there are several graphs, replayed at random.
+    On a GPU the next batch is made on a separate stream during the current training step: its many small kernels go
+    first wherever a block of a large product ends. Two stores alternate. A CUDA graph freezes what the host draws
+    (sizes of degraded images), so there are several graphs, replayed at random.
     """
 
     def __init__(self, composer: Composer, maker: QuestionMaker, batch: int, graphs: int = 5) -> None:
@@ -33,7 +33,7 @@ class BatchSource:
         self.graphs: list[tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]] = []
         self.batches = 0
         if composer.device.type == "cuda":
-            self.stream = torch.cuda.Stream(composer.device)  # type: ignore[no-untyped-call]
+            self.stream = torch.cuda.Stream(composer.device, priority=-1)  # type: ignore[no-untyped-call]
             self._capture(graphs)
             self.stores = [tuple(map(torch.empty_like, self.graphs[0][1])) for _ in range(2)]
             self.made = [self.stream.record_event() for _ in range(2)]
@@ -77,7 +77,8 @@ class BatchSource:
         torch.cuda.synchronize()
         for _ in range(graphs):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.graphs[0][0].pool() if self.graphs else None):
+            # Kernels of a graph have the priority of the stream on which they were captured.
+            with torch.cuda.graph(graph, pool=self.graphs[0][0].pool() if self.graphs else None, stream=self.stream):
                 made = self._make()
             self.graphs.append((graph, made))
 

@@ -21,7 +21,7 @@ class BatchedMuon(torch.optim.Optimizer):
     """Momentum, orthogonalised by a quintic Newton-Schulz iteration; every matrix needs a gradient at every step."""
 
     def __init__(
-        self, matrices: Iterable[Tensor], lr: float, weight_decay: float = 0.05, momentum: float = 0.95
+        self, matrices: Iterable[Tensor], lr: float | Tensor, weight_decay: float = 0.05, momentum: float = 0.95
     ) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         shapes = {parameter.ndim for group in self.param_groups for parameter in group["params"]}
@@ -38,7 +38,7 @@ class BatchedMuon(torch.optim.Optimizer):
                 update = self._update(parameters, group["momentum"])
                 rate = group["lr"] * 0.2 * math.sqrt(max(shape))
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, list(update.unbind(0)), alpha=-rate)
+                torch._foreach_sub_(parameters, list((update * rate).unbind(0)))
 
     def _update(self, parameters: list[Tensor], momentum: float) -> Tensor:
         """Return the orthogonalised momentum [k, m, n]; the state of the first matrix of a shape holds it for all."""

@@ -34,6 +34,7 @@ from bench.nano.scenes.objects import load_objects
 from bench.nano.scenes.sprites import SHEET, load_sheet
 from bench.nano.training.batches import BatchSource, Tiling, sheet_size, tiling_shares
 from bench.nano.training.config import Shape, config_dict, initialise
+from bench.nano.training.graphs import Graphed
 from bench.nano.training.loss import Learner, PackedAttention, Places, Weights
 from bench.nano.training.muon import BatchedMuon
 from bench.nano.training.probe import f1
@@ -109,7 +110,11 @@ class Trainer:
         }
         self.learner = self._learner(config)
         self.forward = torch.compile(self.learner, dynamic=False) if self.device.type == "cuda" else self.learner
+        self.rate = torch.zeros((), device=self.device)
         self.optimizers = list(self._optimizers())
+        # Gradients of one tiling have one place; between both graphs the ranks exchange them.
+        graphed = self.device if len(self.shares) == 1 else torch.device("cpu")
+        self.backward, self.update = Graphed(self._backward, graphed), Graphed(self._update, graphed)
         self.log = options.out / "log.jsonl"
 
     def _seed(self, offset: int) -> None:
@@ -156,7 +161,6 @@ class Trainer:
         """AdamW for all, or Muon for the matrices inside blocks and AdamW for the rest."""
         named = list(self.learner.named_parameters())
         inner = {n for n, p in named if ".blocks." in n and p.ndim == 2} if self.options.optimizer == "muon" else set()
-        rate = self.options.rate
         # Frequencies and embeddings are no maps to be kept small: decay would only pull them together.
         tables = ("_features", "wte", "pos_emb")
         matrices = [p for n, p in named if n not in inner and p.ndim >= 2 and not n.endswith(tables)]
@@ -165,9 +169,10 @@ class Trainer:
             {"params": matrices, "weight_decay": 0.05},
             {"params": vectors, "weight_decay": 0.0},
         ]
-        yield torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=self.device.type == "cuda")
+        on_card = self.device.type == "cuda"
+        yield torch.optim.AdamW(groups, lr=self.rate, betas=(0.9, 0.98), fused=on_card, capturable=on_card)
         if inner:
-            yield BatchedMuon([p for n, p in named if n in inner], lr=rate, weight_decay=0.05)
+            yield BatchedMuon([p for n, p in named if n in inner], lr=self.rate, weight_decay=0.05)
 
     def run(self) -> None:
         if self.ranks.is_first:
@@ -191,8 +196,7 @@ class Trainer:
     def _warm_up(self) -> None:
         """Compile for every tiling, which is not training time, and wait for the other ranks."""
         for feed in self.sources.values():
-            torch.autograd.backward(self._loss(feed(Difficulty()))[0])
-            self.learner.zero_grad(set_to_none=True)
+            self.backward(*feed(Difficulty()))
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.ranks.wait()
@@ -205,27 +209,32 @@ class Trainer:
     def _step(self, difficulty: Difficulty, rate: float) -> dict[str, Tensor]:
         # The same draw on every rank: a step's work is the same for all.
         tiling = random.Random(self.steps).choices([*self.shares], [*self.shares.values()])[0]
-        loss, parts = self._loss(self.sources[tiling](difficulty))
-        torch.autograd.backward(loss)
+        parts = self.backward(*self.sources[tiling](difficulty))
         self.ranks.average([p.grad for p in self.learner.parameters() if p.grad is not None])
-        nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        self.rate.fill_(rate)
+        self.update()
         with torch.no_grad():
             # Early on the average forgets faster: it must not drag the random start along.
             keep = min(_EMA, (1 + self.steps) / (10 + self.steps))
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - keep)
         self.steps, self.scenes = self.steps + 1, self.scenes + self.ranks.count * self.options.batch
-        return {name: value.detach() for name, value in parts.items()}
+        return parts
 
-    def _loss(self, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _backward(self, *batch: Tensor) -> dict[str, Tensor]:
+        """Compute gradients of a batch, and return the parts of its loss."""
+        self.learner.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, torch.bfloat16):
             parts: dict[str, Tensor] = self.forward(*batch)
             weighted = [getattr(self.weights, name) * value for name, value in parts.items()]
-            return torch.stack(weighted).sum(), parts
+            loss = torch.stack(weighted).sum()
+        torch.autograd.backward(loss)
+        return {name: value.detach() for name, value in parts.items()}
+
+    def _update(self) -> None:
+        """Move all weights at `rate` along gradients of bounded length."""
+        nn.utils.clip_grad_norm_(self.learner.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def _report(self, line: dict[str, Any], parts: dict[str, Tensor]) -> None:
         if not self.ranks.is_first:
