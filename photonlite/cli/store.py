@@ -48,6 +48,8 @@ def store_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.
 def run_store(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """List what a store has, as a table or as JSON lines, or prune it; returns the exit code 0."""
     folder = Path(options.store or EngineConfig.from_env(environ).store or default_store(environ)).expanduser()
+    if options.store and not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: give the --store that images were kept in")
     for name in ("unused_days", "left_mb"):
         value = getattr(options, name)
         flag = "--" + name.replace("_", "-")

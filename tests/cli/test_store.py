@@ -114,7 +114,16 @@ def test_flags_that_say_nothing_or_nonsense_remove_nothing(
     assert len(list(entries(store))) == 5
 
 
-def test_a_folder_that_is_not_there_is_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["store", "--store", str(tmp_path / "nowhere")]) == 0
+def test_nothing_is_kept_before_anything_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["store"]) == 0
     assert "0 files" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_folder_that_was_named_and_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "--store", str(tmp_path / "nowhere")]) == 2
+    assert f"there is no folder {tmp_path / 'nowhere'}" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()
