@@ -68,6 +68,7 @@ class QuestionMaker:
         self.device, self._tokenizer, self._answer_tokenizer = device, tokenizer, answers
         self.objects, self.prompts = load_objects(), templates(tokenizer)
         self.lengths = [mix.LENGTHS[slot] for slot in mix.ROW]
+        self.parts = [mix.PARTS.index(mix.PART.get(slot, mix.TEXT)) for slot in mix.ROW]
         names = Names(self.encode, random.Random(seed), device)
         self._wording, self._answers = Wording(self.encode, names, device), Answers(self.encode, device)
         self._kinds = Kinds(device)

@@ -32,7 +32,12 @@ LENGTHS = {
     "marked": 36,
     "text": 112,  # a caption, or a list of what is there
 }
-"""Tokens of a slot: prompt and answer."""
+"""Tokens that a slot has room for: prompt and answer. Most questions take a quarter of it."""
+ASKED = 2  # times that every scene is asked all slots of `ROW`
+ROOM = 768  # tokens of a row of packed questions: those of a scene take 610, what few rows have beyond is cut
+PARTS = DECISION, TYPED, TEXT = ("decision", "typed", "text")  # of the loss on tokens
+PART = {"typed": TYPED, "named": TYPED, "objects": DECISION, "outline": DECISION, "thought": DECISION}
+"""Part of the loss that a slot's answers belong to; those of all others are text."""
 
 # Relations between two things are the hardest to learn: all slots of words but one ask for them.
 QUERIES: dict[str, Mix] = {
@@ -170,9 +175,3 @@ BEGUN_WEIGHT, BEGUN_LIST_WEIGHT = 0.02, 0.3
 
 NAME_WEIGHT = 0.1
 """Names of properties, of which any may come."""
-
-
-def span(slot: str) -> tuple[int, int]:
-    """Return where a slot begins and ends in a row, in tokens."""
-    start = sum(LENGTHS[one] for one in ROW[: ROW.index(slot)])
-    return start, start + LENGTHS[slot]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.nano.questions.maker import QuestionMaker
+from bench.nano.questions.mix import ASKED, ROOM
 from bench.nano.scenes.batched.compose import Composer
 from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.training.loss import dense_targets, pack
@@ -40,7 +41,7 @@ class BatchSource:
             self._prepare(Difficulty())
 
     def __call__(self, difficulty: Difficulty) -> tuple[Tensor, ...]:
-        """Return the arguments of `Learner.forward`; the tensors are overwritten two calls later.
+        """Return the arguments of `Learner.forward`, and where questions begin; overwritten two calls later.
 
         On a GPU `difficulty` is that of the next batch; this one has the last call's.
         """
@@ -85,7 +86,8 @@ class BatchSource:
     @torch.no_grad()
     def _make(self) -> tuple[Tensor, ...]:
         scenes = self.composer(self.batch, self.difficulty)
-        return (scenes.pixels, *dense_targets(scenes), *pack(self.maker(scenes)))
+        asked = [question for _ in range(ASKED) for question in self.maker(scenes)]
+        return (scenes.pixels, *dense_targets(scenes), *pack(asked, ASKED * self.maker.parts, ROOM))
 
 
 def tiling_shares(spec: CropSpec, seed: int = 0, samples: int = 4096) -> dict[Tiling, float]:

@@ -10,6 +10,7 @@ BOS  image tokens ...  | question 1 ... | question 2 ... | ...
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
+from bench.nano.questions.mix import PARTS
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.truth import LEAD
@@ -27,26 +29,49 @@ from photonlite.models.moondream.model import SIZE_OCTAVES, MoondreamModel
 _SOFT_BINS = 2.0
 _SOFT_STEPS = 8.0  # of an outline's grid of 960
 _BACKGROUND_WEIGHT = 0.1
+_BLOCK = 128  # of FlexAttention
+
+
+class Rows(NamedTuple):
+    """Packed questions: the columns of `Questions` [B, L] or [B, L, 2], and what tells questions apart."""
+
+    ids: Tensor
+    values: Tensor
+    weight: Tensor
+    outline: Tensor
+    part: Tensor  # Part of the loss that a token's question belongs to, a place in `mix.PARTS`, [B, L]
+    start: Tensor  # Where a token's question begins, [B, L]; behind the last question every token is one of its own
 
 
 class PackedAttention:
     """Attention over one prefix and several questions that do not see one another.
 
-    On a card by FlexAttention, which skips what no question sees: three in five of all pairs.
+    `show` says where the questions of a batch begin. On a card by FlexAttention, which skips blocks that no question
+    can see: its blocks are those of questions of the greatest length at any place.
     """
 
-    def __init__(self, prefix: int, lengths: Sequence[int], device: torch.device) -> None:
+    def __init__(self, prefix: int, batch: int, room: int, longest: int, device: torch.device) -> None:
         self.prefix = prefix
-        owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-        own = (owner[:, None] == owner[None, :]).tril()
-        self.mask = torch.cat((torch.ones(len(owner), prefix, dtype=torch.bool), own), 1).to(device)
-        place = torch.cat([torch.arange(n) for n in lengths])
-        self.positions = torch.cat((torch.arange(prefix), prefix + place)).to(device)
-        self.starts = (torch.arange(len(place)) - place).to(device)  # Of each place's own question
-        self._blocks = self._visible_blocks() if device.type == "cuda" else None
-        last = torch.zeros(len(owner), dtype=torch.bool)
-        last[torch.tensor(lengths).cumsum(0) - 1] = True
-        self.last = last.to(device)
+        self.start = torch.zeros(batch, room, dtype=torch.long, device=device)
+        self._blocks = self._visible_blocks(longest) if device.type == "cuda" else None
+
+    def show(self, start: Tensor) -> None:
+        """Take where questions begin, [B, L]; see `Rows`."""
+        if self._blocks is None:
+            self.start = start
+        else:
+            self.start.copy_(start)  # compiled code reads this place
+
+    @property
+    def positions(self) -> Tensor:
+        """Positions of prefix and questions, [B, prefix + L]: every question begins behind the prefix."""
+        place = torch.arange(self.prefix + self.start.shape[1], device=self.start.device)
+        return place - functional.pad(self.start, (self.prefix, 0))
+
+    @property
+    def last(self) -> Tensor:
+        """Whether a token is the last one of its question, [B, L]."""
+        return functional.pad(self.start[:, 1:] != self.start[:, :-1], (0, 1), value=True)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend; see `photonlite.models.layers.Attention`."""
@@ -56,21 +81,35 @@ class PackedAttention:
 
     def _questions(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self._blocks is None:
-            return attend(q, k, v, self.mask)
+            return attend(q, k, v, self._mask())
         # Autocast leaves this operation's arguments as they are, and rotated ones are float32. Contiguous: compiled for
         # a CPU by torch 2.13, FlexAttention reads a view from the beginning of its storage.
         q, k, v = (x.to(v.dtype).transpose(1, 2).contiguous() for x in (q, k, v))
         out: Tensor = flex_attention(q, k, v, block_mask=self._blocks)
         return out.transpose(1, 2)
 
-    def _visible_blocks(self) -> BlockMask:
-        prefix, starts, (queries, keys) = self.prefix, self.starts, self.mask.shape
+    def _mask(self) -> Tensor:
+        """What questions see, bool [B, 1, L, prefix + L]."""
+        place = torch.arange(self.start.shape[1], device=self.start.device)
+        own = (place >= self.start[..., None]) & (place <= place[:, None])
+        return functional.pad(own, (self.prefix, 0), value=True)[:, None]
+
+    def _visible_blocks(self, longest: int) -> BlockMask:
+        prefix, start, room = self.prefix, self.start, self.start.shape[1]
+
+        def may_see(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            own = key - prefix
+            return (own < 0) | ((own > query - longest) & (own <= query))
 
         def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             own = key - prefix
-            return (own < 0) | ((own >= starts[query]) & (own <= query))
+            return (own < 0) | ((own >= start[batch, query]) & (own <= query))
 
-        return create_block_mask(sees, None, None, queries, keys, str(starts.device))
+        # No block of questions is seen whole, so what holds for the longest holds for all.
+        assert longest < 2 * _BLOCK, f"a question of {longest} tokens may see a whole block of others"
+        blocks = create_block_mask(may_see, None, None, room, prefix + room, str(start.device), _BLOCK)
+        blocks.mask_mod = sees
+        return blocks
 
 
 @dataclass(frozen=True)
@@ -106,24 +145,15 @@ class DenseHeads(nn.Module):
         return self.label(n), self.box(n), self.lead(n)
 
 
-@dataclass(frozen=True)
-class Places:
-    """Spans of a row of packed questions in which numbers may be answers."""
-
-    numbers: int  # Coordinates and sizes come before this place
-    outlines: int  # Integers of outlines come between this place and `numbers`
-    typed: tuple[int, int] = (0, 0)  # JSON: averaged apart from decisions, which are few and would be outweighed
-
-
 class Learner(nn.Module):
     """A model under training with its throw-away heads; `forward` gives the parts of the loss."""
 
-    def __init__(self, model: MoondreamModel, classes: int, places: Places, attention: PackedAttention) -> None:
+    def __init__(self, model: MoondreamModel, classes: int, attention: PackedAttention) -> None:
         super().__init__()
         self.model = model
         self.heads = DenseHeads(model.config.text.dim, classes)
         self.start = nn.Sequential(layer_norm(model.config.text.dim), nn.Linear(model.config.text.dim, 2 * LEAD))
-        self.classes, self.places, self.attention = classes, places, attention
+        self.classes, self.attention = classes, attention
         self.class_weight: Tensor
         self.register_buffer("class_weight", torch.tensor([*[1.0] * classes, _BACKGROUND_WEIGHT]))
 
@@ -137,11 +167,12 @@ class Learner(nn.Module):
         values: Tensor,
         weight: Tensor,
         outline: Tensor,
+        part: Tensor,
     ) -> dict[str, Tensor]:
         """Return the parts of the loss by the names of `Weights`.
 
         `pixels` uint8 [B, H, W, 3] are one crop each, or the sheet that local crops are cut from; `ids`, `values`,
-        `weight`, `outline` are packed questions, [B, L] or [B, L, 2].
+        `weight`, `outline`, `part` are `Rows`, whose `start` the attention was shown.
         """
         images = image_tokens(self.model, pixels)
         bos = self.model.embed(torch.full_like(ids[:, :1], BOS))
@@ -150,7 +181,7 @@ class Learner(nn.Module):
         # Place i answers for place i + 1 of its own question.
         target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
         weight = weight.roll(-1, 1) * ~self.attention.last
-        answers = self._answers(hidden, target, value, weight, outline)
+        answers = self._answers(hidden, target, value, weight, outline, part)
         return answers | self._dense(images, patch_labels, patch_boxes, patch_leads)
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
@@ -168,35 +199,29 @@ class Learner(nn.Module):
         return torch.where((ids == SIZE)[..., None], sizes, x)
 
     def _answers(
-        self, hidden: Tensor, target: Tensor, value: Tensor, weight: Tensor, outline: Tensor
+        self, hidden: Tensor, target: Tensor, value: Tensor, weight: Tensor, outline: Tensor, part: Tensor
     ) -> dict[str, Tensor]:
         logits = self.model.logits(hidden).float()
         token = functional.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
-        n, o = self.places.numbers, self.places.outlines
         config = self.model.config.region
-        coord = soft_cross_entropy(self.model.coordinate_logits(hidden[:, :n]), value[:, :n, 0] * config.coord_out_dim)
-        octave = (value[:, :n].clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
-        size = soft_cross_entropy(self.model.size_logits(hidden[:, :n]), octave * (config.size_bins - 1)).sum(-1)
-        step = _soft_integer(logits[:, o:n], value[:, o:n, 0] * (INTEGERS - 1))
+        coord = soft_cross_entropy(self.model.coordinate_logits(hidden), value[..., 0] * config.coord_out_dim)
+        octave = (value.clamp(min=2.0**-SIZE_OCTAVES).log2() + SIZE_OCTAVES) / SIZE_OCTAVES
+        size = soft_cross_entropy(self.model.size_logits(hidden), octave * (config.size_bins - 1)).sum(-1)
+        step = _soft_integer(logits, value[..., 0] * (INTEGERS - 1))
         # The first vertices tell how the object is turned, the others follow from them nearly without the image: as a
         # few numbers among thirty-six the first ones were not learned.
-        path = weight[:, o:n] * outline[:, o:n]
+        path = weight * outline
         counted = outline.cumsum(1)
-        number = (counted - counted[:, self.attention.starts])[:, o:n]  # Within its own question
+        number = counted - counted.gather(1, self.attention.start)  # Within its own question
         lead = path * (number <= 2 * LEAD)
-        json = slice(*self.places.typed)
-        decides = weight[:, :n] * ~outline[:, :n]
-        typed = decides[:, json].clone()
-        decides[:, json] = 0
+        said = weight * ~outline
         return {
-            "decision": _mean(token[:, :n], decides),
-            "typed": _mean(token[:, json], typed),
-            "text": _mean(token[:, n:], weight[:, n:]),
-            "coord": _mean(coord, weight[:, :n] * (target[:, :n] == COORD)),
-            "size": _mean(size, weight[:, :n] * (target[:, :n] == SIZE)),
+            **{name: _mean(token, said * (part == index)) for index, name in enumerate(PARTS)},
+            "coord": _mean(coord, weight * (target == COORD)),
+            "size": _mean(size, weight * (target == SIZE)),
             "path": _mean(step, path - lead),
             "lead": _mean(step, lead),
-            "start": _mean(self._start_error(hidden[:, o:n], value[:, o:n, 0]), path * (number == 1)),
+            "start": _mean(self._start_error(hidden, value[..., 0]), path * (number == 1)),
         }
 
     def _start_error(self, hidden: Tensor, value: Tensor) -> Tensor:
@@ -249,9 +274,36 @@ def cut_sheet(pixels: Tensor, config: VisionConfig) -> tuple[Tensor, tuple[int, 
     return torch.cat((whole[None], local.permute(1, 2, 0, 4, 5, 3).flatten(0, 1))), (rows, columns)
 
 
-def pack(questions: Sequence[Questions]) -> Questions:
-    """Lay questions side by side in one row."""
-    return Questions(*(torch.cat(columns, 1) for columns in zip(*questions, strict=True)))
+def pack(questions: Sequence[Questions], parts: Sequence[int], room: int) -> Rows:
+    """Lay questions one behind the other in rows of `room` tokens, without their padding; what does not fit is cut.
+
+    A question ends with the last token that counts in the loss. `parts` says which part of the loss each belongs to.
+    """
+    device = questions[0].ids.device
+    widths = [asked.ids.shape[1] for asked in questions]
+    owner = torch.cat([torch.full((n,), index, device=device) for index, n in enumerate(widths)])
+    place = torch.cat([torch.arange(n, device=device) for n in widths])
+    ends = [((asked.weight > 0) * torch.arange(1, n + 1, device=device)).amax(1)
+            for asked, n in zip(questions, widths, strict=True)]  # fmt: skip
+    length = torch.stack(ends, 1)  # [B, questions]
+    begin = length.cumsum(1) - length
+    goes = torch.where(place < length[:, owner], begin[:, owner] + place, room).clamp(max=room)
+    source = torch.full((len(goes), room + 1), len(owner), device=device)  # one column more, which is padding
+    source = source.scatter(1, goes, torch.arange(len(owner), device=device).expand_as(goes))[:, :room]
+
+    def column(*pieces: Tensor) -> Tensor:
+        wide = torch.cat(pieces, 1)
+        wide = torch.cat((wide, torch.zeros_like(wide[:, :1])), 1)
+        return wide.gather(1, source.view(*source.shape, *[1] * (wide.ndim - 2)).expand(-1, -1, *wide.shape[2:]))
+
+    ids, values, weight, outline = (column(*pieces) for pieces in zip(*questions, strict=True))
+    part = torch.cat([torch.full((n,), part, device=device) for n, part in zip(widths, parts, strict=True)])
+    start = torch.cat((begin[:, owner], begin[:, :1]), 1).gather(1, source)
+    alone = torch.arange(room, device=device)
+    return Rows(
+        ids, values, weight, outline,
+        column(part.expand_as(goes)), torch.where(source < len(owner), start, alone),
+    )  # fmt: skip
 
 
 def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from bench.nano.questions.maker import QuestionMaker
 from bench.nano.questions.mix import LENGTHS
 from bench.nano.scenes.batched.compose import Scenes
 from bench.nano.scenes.batched.layouts import CROWDS, MAX_OBJECTS
-from bench.nano.training.loss import PackedAttention, image_tokens
+from bench.nano.training.loss import image_tokens
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.moondream.model import MoondreamModel, coord_from_bin, size_from_bin
 
@@ -20,7 +20,8 @@ class Prefix:
 
     def __init__(self, prefix: int, length: int, device: torch.device) -> None:
         self.prefix, self.cache = prefix, dict[int, tuple[Tensor, Tensor]]()
-        self.question = PackedAttention(prefix, [length], device)
+        self.positions = torch.arange(prefix, prefix + length, device=device)
+        self.mask = torch.ones(length, prefix + length, dtype=torch.bool, device=device).tril(prefix)
 
     def remember(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend among the image and keep its keys and values."""
@@ -30,7 +31,7 @@ class Prefix:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend from questions of the full length."""
         kept_k, kept_v = self.cache[layer]
-        return MaskedAttention(self.question.mask)(layer, q, torch.cat((kept_k, k), 1), torch.cat((kept_v, v), 1))
+        return MaskedAttention(self.mask)(layer, q, torch.cat((kept_k, k), 1), torch.cat((kept_v, v), 1))
 
 
 @torch.inference_mode()
@@ -53,7 +54,7 @@ def detect(
     config = model.config.region
 
     def hidden() -> Tensor:
-        out: Tensor = model(x, prefix.question.positions[prefix.prefix :], prefix)
+        out: Tensor = model(x, prefix.positions, prefix)
         return out[rows, at.clamp(max=_LENGTH - 1)]
 
     def put(embedding: Tensor) -> None:

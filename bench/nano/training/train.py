@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.nano.questions.maker import QuestionMaker
-from bench.nano.questions.mix import span
+from bench.nano.questions.mix import ROOM
 from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
 from bench.nano.scenes.batched.compose import Composer, Scenes, steady_hues
 from bench.nano.scenes.batched.layouts import Difficulty
@@ -35,7 +35,7 @@ from bench.nano.scenes.sprites import SHEET, load_sheet
 from bench.nano.training.batches import BatchSource, Tiling, sheet_size, tiling_shares
 from bench.nano.training.config import Shape, config_dict, initialise
 from bench.nano.training.graphs import Graphed
-from bench.nano.training.loss import Learner, PackedAttention, Places, Weights
+from bench.nano.training.loss import Learner, PackedAttention, Weights
 from bench.nano.training.muon import BatchedMuon
 from bench.nano.training.probe import f1
 from bench.nano.training.ranks import Ranks
@@ -137,11 +137,9 @@ class Trainer:
         return {tiling: largest.resized(size) for tiling, size in sizes.items()}
 
     def _learner(self, config: MoondreamConfig) -> Learner:
-        attention = PackedAttention(config.prefix_length, self.maker.lengths, self.device)
-        classes = next(iter(self.composers.values())).classes
-        outlines, numbers = span("outline")[0], span("thought")[1]
-        places = Places(numbers, outlines, (span("typed")[0], outlines))
-        return Learner(self.model, classes, places, attention).to(self.device)
+        rows = self.options.batch, ROOM, max(self.maker.lengths)
+        attention = PackedAttention(config.prefix_length, *rows, self.device)
+        return Learner(self.model, next(iter(self.composers.values())).classes, attention).to(self.device)
 
     def _held_out(self) -> Scenes:
         """Scenes of another seed, the full range of difficulty, in the commonest tiling."""
@@ -222,9 +220,11 @@ class Trainer:
 
     def _backward(self, *batch: Tensor) -> dict[str, Tensor]:
         """Compute gradients of a batch, and return the parts of its loss."""
+        *arguments, start = batch
+        self.learner.attention.show(start)
         self.learner.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, torch.bfloat16):
-            parts: dict[str, Tensor] = self.forward(*batch)
+            parts: dict[str, Tensor] = self.forward(*arguments)
             weighted = [getattr(self.weights, name) * value for name, value in parts.items()]
             loss = torch.stack(weighted).sum()
         torch.autograd.backward(loss)

@@ -3,6 +3,7 @@ import inspect
 import pytest
 import torch
 
+from bench.nano.questions.mix import ROOM
 from bench.nano.scenes.batched.layouts import Difficulty
 from bench.nano.training.batches import BatchSource, sheet_size, tiling_shares
 from bench.nano.training.loss import Learner, cut_sheet
@@ -18,14 +19,14 @@ FOUR = CropSpec(crop_size=256, patch_size=16, overlap_margin=2, max_crops=4)
 @pytest.mark.long
 def test_a_batch_is_what_the_learner_takes():
     feed = BatchSource(composer(), maker(), 3)
-    batch = feed(Difficulty())
+    *batch, start = feed(Difficulty())
     names = [name for name in inspect.signature(Learner.forward).parameters if name != "self"]
     assert len(batch) == len(names)
     shapes = {name: tuple(value.shape) for name, value in zip(names, batch, strict=True)}
-    packed = sum(maker().lengths)
     assert all(shape[0] == 3 for shape in shapes.values())
-    assert shapes["ids"] == shapes["weight"] == shapes["outline"] == (3, packed)
-    assert shapes["values"] == (3, packed, 2)
+    assert shapes["ids"] == shapes["weight"] == shapes["outline"] == shapes["part"] == (3, ROOM)
+    assert start.shape == (3, ROOM)
+    assert shapes["values"] == (3, ROOM, 2)
     assert shapes["patch_boxes"] == shapes["patch_leads"] == (*shapes["patch_labels"], 4)
 
 

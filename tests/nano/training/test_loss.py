@@ -13,7 +13,7 @@ from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.training.loss import (
     Learner,
     PackedAttention,
-    Places,
+    Rows,
     Weights,
     _soft_integer,
     cut_sheet,
@@ -61,7 +61,9 @@ ANSWERS = [
     [words(60, 61, 62, BOS), words(63, BOS)],
 ]
 LENGTHS = [14, 10, 20, 9]  # the last one has no place to spare
-NUMBERS, OUTLINES = 44, 24
+NUMBERS = 44  # where the text begins
+DECISION, TYPED, TEXT = range(3)
+IN_PARTS = [DECISION, DECISION, DECISION, TEXT]
 
 
 def questions(prompts, answers, length):
@@ -87,7 +89,11 @@ def pixels():
 
 @pytest.fixture
 def packed():
-    return pack([questions(*question) for question in zip(PROMPTS, ANSWERS, LENGTHS, strict=True)])
+    """Every question at the same place in all rows, with its padding."""
+    asked = [questions(*question) for question in zip(PROMPTS, ANSWERS, LENGTHS, strict=True)]
+    owner = torch.arange(4).repeat_interleave(torch.tensor(LENGTHS)).expand(2, -1)
+    start = torch.tensor([0, *itertools.accumulate(LENGTHS[:-1])])[owner]
+    return Rows(*(torch.cat(columns, 1) for columns in zip(*asked, strict=True)), torch.tensor(IN_PARTS)[owner], start)
 
 
 @pytest.fixture
@@ -95,8 +101,14 @@ def learner(monkeypatch):
     """A learner that embeds numbers as they are, without training's noise."""
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     torch.manual_seed(0)
-    attention = PackedAttention(CONFIG.prefix_length, LENGTHS, CPU)
-    return Learner(tiny_model(CONFIG), 4, Places(NUMBERS, OUTLINES), attention).requires_grad_(False)
+    attention = PackedAttention(CONFIG.prefix_length, 2, sum(LENGTHS), max(LENGTHS), CPU)
+    return Learner(tiny_model(CONFIG), 4, attention).requires_grad_(False)
+
+
+def loss(learner, *batch):
+    """The parts of the loss of a batch that ends with where its questions begin."""
+    learner.attention.show(batch[-1])
+    return learner(*batch[:-1])
 
 
 @pytest.fixture
@@ -108,7 +120,7 @@ def hidden_of(learner, *batch):
     """The parts of the loss, and the hidden states of the questions, ``[B, L, dim]``."""
     seen = []
     handle = learner.model.register_forward_hook(lambda module, arguments, output: seen.append(output))
-    parts = learner(*batch)
+    parts = loss(learner, *batch)
     handle.remove()
     return parts, seen[0][:, CONFIG.prefix_length :]
 
@@ -201,34 +213,68 @@ def test_numbers_are_embedded_with_a_little_noise(learner, pixels, packed, targe
 
 def test_what_is_padded_or_asked_is_no_loss(learner, pixels, packed, targets):
     """Only answers count: other prompts and paddings as targets change nothing."""
-    ids, values, weight, outline = packed
-    nothing = learner(pixels, *targets, ids, values, torch.zeros_like(weight), outline)
+    nothing = loss(learner, pixels, *targets, *packed._replace(weight=torch.zeros_like(packed.weight)))
     assert [float(nothing[name]) for name in ("decision", "text", "coord", "size", "path", "lead", "start")] == [0] * 7
 
 
-def test_json_counts_apart_from_decisions(learner, pixels, packed, targets, monkeypatch):
-    ids, values, weight, outline = packed
-    first, others = weight.clone(), weight.clone()
+def test_json_counts_apart_from_decisions(learner, pixels, packed, targets):
+    first, others = packed.weight.clone(), packed.weight.clone()
     first[:, LENGTHS[0] :], others[:, : LENGTHS[0]] = 0, 0
-    alone, rest = (learner(pixels, *targets, ids, values, some, outline) for some in (first, others))
+    alone, rest = (loss(learner, pixels, *targets, *packed._replace(weight=some)) for some in (first, others))
     assert float(alone["typed"]) == 0
-    monkeypatch.setattr(learner, "places", dataclasses.replace(learner.places, typed=(0, LENGTHS[0])))
-    parts = learner(pixels, *targets, *packed)
+    part = packed.part.clone()
+    part[:, : LENGTHS[0]] = TYPED
+    parts = loss(learner, pixels, *targets, *packed._replace(part=part))
     assert float(parts["typed"]) == pytest.approx(float(alone["decision"]), abs=1e-5)
     assert float(parts["decision"]) == pytest.approx(float(rest["decision"]), abs=1e-5)
     assert float(parts["decision"]) != pytest.approx(float(parts["typed"]), abs=1e-3)
 
 
 def test_an_answer_of_double_weight_counts_twice(learner, pixels, packed, targets):
-    ids, values, weight, outline = packed
-    one, other = weight.clone(), weight.clone()
+    def text(weight):
+        return float(loss(learner, pixels, *targets, *packed._replace(weight=weight))["text"])
+
+    one, other, double = (packed.weight.clone() for _ in range(3))
     one[0, NUMBERS:], other[1, NUMBERS:] = 0, 0
-    losses = [float(learner(pixels, *targets, ids, values, w, outline)["text"]) for w in (other, one)]
-    double = weight.clone()
     double[1, NUMBERS:] *= 2
     # Four tokens of the first image, two of the second.
-    expected = (4 * losses[0] + 2 * 2 * losses[1]) / 8
-    assert float(learner(pixels, *targets, ids, values, double, outline)["text"]) == pytest.approx(expected, abs=1e-5)
+    expected = (4 * text(other) + 2 * 2 * text(one)) / 8
+    assert text(double) == pytest.approx(expected, abs=1e-5)
+
+
+# ---- packing
+
+
+def test_packed_questions_are_learned_as_wide_ones(learner, pixels, packed, targets):
+    asked = [questions(*question) for question in zip(PROMPTS, ANSWERS, LENGTHS, strict=True)]
+    close = pack(asked, IN_PARTS, 52)
+    assert int((close.start == torch.arange(52)).sum(1).min()) > 4  # there is room behind them
+    found, expected = (loss(learner, pixels, *targets, *rows) for rows in (close, packed))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert float(found[name]) == pytest.approx(float(value), rel=1e-4, abs=1e-5), name
+
+
+def test_packed_questions_lie_one_behind_the_other():
+    asked = [questions(*question) for question in zip(PROMPTS, ANSWERS, LENGTHS, strict=True)]
+    rows = pack(asked, IN_PARTS, 60)
+    for row in range(2):
+        said = [[token.id for token in (*PROMPTS[n][row], *ANSWERS[n][row])] for n in range(4)]
+        assert rows.ids[row].tolist() == [*itertools.chain(*said), *[BOS] * (60 - sum(map(len, said)))]
+        begins = [0, *itertools.accumulate(map(len, said))]
+        expected = [begin for begin, one in zip(begins, said, strict=False) for _ in one]
+        assert rows.start[row].tolist() == [*expected, *range(begins[-1], 60)]
+        assert float(rows.weight[row, begins[-1] :].sum()) == 0
+        assert rows.part[row, : begins[-1]].tolist() == [
+            part for part, one in zip(IN_PARTS, said, strict=True) for _ in one
+        ]
+
+
+def test_what_a_row_has_no_room_for_is_cut():
+    asked = [questions(*question) for question in zip(PROMPTS, ANSWERS, LENGTHS, strict=True)]
+    whole, cut = (pack(asked, IN_PARTS, room) for room in (60, 18))
+    for column, kept in zip(whole, cut, strict=True):
+        assert torch.equal(column[:, :18], kept)
 
 
 # ---- tilings
@@ -281,7 +327,7 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     labels[0, :3] = torch.tensor([0, 1, 2])
     boxes = torch.full((2, 25, 4), 0.9)
     boxes[0, :3] = torch.tensor([[0.1], [0.2], [0.6]])
-    parts = learner(pixels, labels, boxes, 2 * boxes, *packed)
+    parts = loss(learner, pixels, labels, boxes, 2 * boxes, *packed)
     assert float(parts["patch_class"]) == pytest.approx(math.log(5))
     # The boxes and outlines of background patches mean nothing.
     assert float(parts["patch_box"]) == pytest.approx(0.3)
@@ -290,13 +336,9 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
 
 def test_every_outline_of_a_row_has_a_beginning(learner, pixels, targets):
     asked = questions(PROMPTS[2], ANSWERS[2], LENGTHS[2])
-    parts = []
-    for times in (1, 2):
-        learner.attention = PackedAttention(CONFIG.prefix_length, [LENGTHS[2]] * times, CPU)
-        learner.places = Places(LENGTHS[2] * times, 0)
-        parts.append(learner(pixels, *targets, *pack([asked] * times)))
+    once, twice = (loss(learner, pixels, *targets, *pack([asked] * n, [DECISION] * n, 40)) for n in (1, 2))
     for name in ("lead", "path", "start"):
-        assert float(parts[1][name]) == pytest.approx(float(parts[0][name]), rel=1e-4)
+        assert float(twice[name]) == pytest.approx(float(once[name]), rel=1e-4)
 
 
 def test_where_an_outline_begins_is_read_off_the_state_before_it(learner, pixels, packed, targets):
@@ -310,16 +352,16 @@ def test_where_an_outline_begins_is_read_off_the_state_before_it(learner, pixels
     reads = torch.randn(4, CONFIG.text.dim)
     learner.start[1].weight.data = reads
     expected = (learner.start(hidden[0, m]) - begins).abs().mean()
-    assert float(learner(pixels, *targets, *packed)["start"]) == pytest.approx(float(expected), rel=1e-4)
+    assert float(loss(learner, pixels, *targets, *packed)["start"]) == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_background_patches_count_less(learner, pixels, packed):
     flat_heads(learner)
     learner.heads.label.bias.data[4] = 3.0  # says background everywhere
     labels = torch.full((2, 25), 4)
-    right = float(learner(pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
+    right = float(loss(learner, pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
     labels[0, 0] = 1
-    mixed = float(learner(pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
+    mixed = float(loss(learner, pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
     wrong = right + 3.0
     assert mixed == pytest.approx((49 * 0.1 * right + wrong) / (49 * 0.1 + 1))
 
@@ -328,14 +370,14 @@ def test_background_patches_count_less(learner, pixels, packed):
 def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed, part):
     learner.requires_grad_(True)
     labels = torch.zeros(2, 25, dtype=torch.long)
-    parts = learner(pixels, labels, torch.zeros(2, 25, 4), torch.ones(2, 25, 4), *packed)
+    parts = loss(learner, pixels, labels, torch.zeros(2, 25, 4), torch.ones(2, 25, 4), *packed)
     parts[part].backward()
     assert float(learner.model.vision.patch_emb.weight.grad.abs().sum()) > 0
     assert learner.model.text.wte.grad is None
 
 
 def test_every_part_of_the_loss_has_a_weight(learner, pixels, packed, targets):
-    parts = learner(pixels, *targets, *packed)
+    parts = loss(learner, pixels, *targets, *packed)
     assert set(parts) == set(vars(Weights()))
     assert all(value.ndim == 0 and bool(value.isfinite()) for value in parts.values())
 
@@ -394,9 +436,8 @@ def test_integers_of_an_outline_may_be_a_little_off():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch's compiler imports
 def test_on_a_card_questions_attend_as_their_mask_says():
-    lengths = [166, 88, 36, 112]
-    card = PackedAttention(677, lengths, torch.device("cuda"))
-    q, k, v, out = (torch.randn(2, 677 + sum(lengths), 4, 64, device="cuda") for _ in range(4))
+    card = PackedAttention(677, 2, 402, 170, torch.device("cuda"))
+    q, k, v, out = (torch.randn(2, 677 + 402, 4, 64, device="cuda") for _ in range(4))
     compiled = torch.compile(lambda *qkv: card(0, *qkv), dynamic=False)
 
     def gradients(attention):
@@ -406,8 +447,16 @@ def test_on_a_card_questions_attend_as_their_mask_says():
         return [made.detach(), *(leaf.grad for leaf in leaves)]
 
     def masked(q, k, v):
-        seen = torch.cat((torch.arange(card.mask.shape[1], device="cuda").expand(677, -1) < 677, card.mask))
+        image = torch.arange(677 + 402, device="cuda") < 677
+        seen = torch.cat((image.expand(2, 1, 677, -1), card._mask()), 2)
         return functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), seen).transpose(1, 2)
 
-    for found, expected in zip(gradients(compiled), gradients(masked), strict=True):
-        torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+    for lengths in ([[166, 88, 36, 112], [100, 2, 170, 130]], [[50, 52, 170, 130], [30, 40, 80, 90]]):
+        begins = [[0, *itertools.accumulate(row)] for row in lengths]
+        starts = [
+            [b for b, n in zip(row, of, strict=False) for _ in range(n)]
+            for row, of in zip(begins, lengths, strict=True)
+        ]
+        card.show(torch.tensor([[*row, *range(len(row), 402)] for row in starts], device="cuda"))
+        for found, expected in zip(gradients(compiled), gradients(masked), strict=True):
+            torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
