@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,76 +16,92 @@ from bench.nano.training.loss import dense_targets, pack
 from photonlite.images.crops import CropSpec, select_tiling
 
 Tiling = tuple[int, int]
+Batch = tuple[Tensor, ...]
+_LANES = 2
 _REFRESH_EVERY = 4  # batches between two strokes of fresh backgrounds
 _STROKE = 8  # backgrounds painted anew at a time
 _LEAST_SHARE = 0.04
 
 
+class Lane:
+    """A stream that makes batches, and graphs of it, one of which is replayed at random."""
+
+    def __init__(self, device: torch.device, make: Callable[[], Batch], graphs: int) -> None:
+        # Kernels of a graph have the priority of the stream on which they were captured.
+        self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self.graphs: list[tuple[torch.cuda.CUDAGraph, Batch]] = []
+        for _ in range(graphs):
+            graph = torch.cuda.CUDAGraph()
+            pool = self.graphs[0][0].pool() if self.graphs else None
+            with torch.cuda.graph(graph, pool=pool, stream=self.stream):
+                made = make()
+            self.graphs.append((graph, made))
+
+
 class BatchSource:
     """Makes scenes and questions of one tiling.
 
-    On a GPU the next batch is made on a separate stream during the current training step: its many small kernels go
-    first wherever a block of a large product ends. Two stores alternate. A CUDA graph freezes what the host draws
-    (sizes of degraded images), so there are several graphs, replayed at random.
+    On a GPU batches are made on two streams of their own, each during two training steps: their many small kernels,
+    which take long one by one and use little of the card, go first wherever a block of a large product ends. A CUDA
+    graph freezes what the host draws (sizes of degraded images), so there are several graphs, replayed at random.
     """
 
-    def __init__(self, composer: Composer, maker: QuestionMaker, batch: int, graphs: int = 5) -> None:
+    def __init__(self, composer: Composer, maker: QuestionMaker, batch: int, graphs: int = 3) -> None:
         self.composer, self.maker, self.batch = composer, maker, batch
         self.difficulty = Difficulty().tensor(composer.device)
-        self.graphs: list[tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]] = []
+        self.lanes: list[Lane] = []
         self.batches = 0
         if composer.device.type == "cuda":
-            self.stream = torch.cuda.Stream(composer.device, priority=-1)  # type: ignore[no-untyped-call]
-            self._capture(graphs)
-            self.stores = [tuple(map(torch.empty_like, self.graphs[0][1])) for _ in range(2)]
-            self.made = [self.stream.record_event() for _ in range(2)]
-            self._prepare(Difficulty())
+            for _ in range(3):
+                self._make()
+            torch.cuda.synchronize()
+            self.lanes = [Lane(composer.device, self._make, graphs) for _ in range(_LANES)]
+            like = self.lanes[0].graphs[0][1]
+            self.stores = [tuple(map(torch.empty_like, like)) for _ in range(2 * _LANES)]
+            self.made = [lane.stream.record_event() for lane in self.lanes * 2]
+            self.read = torch.cuda.current_stream().record_event()
+            for number in range(_LANES):
+                self._prepare(number, Difficulty())
 
-    def __call__(self, difficulty: Difficulty) -> tuple[Tensor, ...]:
-        """Return the arguments of `Learner.forward`, and where questions begin; overwritten two calls later.
+    def __call__(self, difficulty: Difficulty) -> Batch:
+        """Return the arguments of `Learner.forward`, and where questions begin; overwritten three calls later.
 
-        On a GPU `difficulty` is that of the next batch; this one has the last call's.
+        On a GPU `difficulty` is that of the batch after the next; this one has that of the call before the last.
         """
-        if not self.graphs:
+        self.batches += 1
+        if not self.lanes:
             self._refresh()
-            self.batches += 1
             self.difficulty.copy_(difficulty.tensor(self.difficulty.device))
             return self._make()
-        store = self.batches % 2
-        torch.cuda.current_stream().wait_event(self.made[store])
-        self.batches += 1
-        self._prepare(difficulty)
-        return self.stores[store]
+        number = self.batches - 1
+        torch.cuda.current_stream().wait_event(self.made[number % len(self.stores)])
+        self._prepare(number + _LANES, difficulty)
+        self.read = torch.cuda.current_stream().record_event()  # steps before this one have read their batches
+        return self.stores[number % len(self.stores)]
 
-    def _prepare(self, difficulty: Difficulty) -> None:
-        """Make the next batch, behind the steps launched so far."""
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.stream):
+    def _prepare(self, number: int, difficulty: Difficulty) -> None:
+        """Make a batch; the step before the last, which had its store before, has read it.
+
+        Both lanes may change the difficulty and paint backgrounds while the other one reads them: a scene of both, now
+        and then, does no harm.
+        """
+        lane, place = self.lanes[number % _LANES], number % len(self.stores)
+        lane.stream.wait_event(self.read)
+        with torch.cuda.stream(lane.stream):
             self._refresh()
-            for place, value in enumerate((difficulty.max_count, difficulty.min_size)):
-                self.difficulty[place].fill_(value)  # a kernel's argument: no copy that the host would wait for
-            graph, made = random.choice(self.graphs)
+            for axis, value in enumerate((difficulty.max_count, difficulty.min_size)):
+                self.difficulty[axis].fill_(value)  # a kernel's argument: no copy that the host would wait for
+            graph, made = random.choice(lane.graphs)
             graph.replay()
-            torch._foreach_copy_(list(self.stores[self.batches % 2]), list(made))
-            self.made[self.batches % 2].record()
+            torch._foreach_copy_(list(self.stores[place]), list(made))
+            self.made[place].record()
 
     def _refresh(self) -> None:
         if self.batches % _REFRESH_EVERY == 0:
             self.composer.bank.refresh(_STROKE)
 
-    def _capture(self, graphs: int) -> None:
-        for _ in range(3):
-            self._make()
-        torch.cuda.synchronize()
-        for _ in range(graphs):
-            graph = torch.cuda.CUDAGraph()
-            # Kernels of a graph have the priority of the stream on which they were captured.
-            with torch.cuda.graph(graph, pool=self.graphs[0][0].pool() if self.graphs else None, stream=self.stream):
-                made = self._make()
-            self.graphs.append((graph, made))
-
     @torch.no_grad()
-    def _make(self) -> tuple[Tensor, ...]:
+    def _make(self) -> Batch:
         scenes = self.composer(self.batch, self.difficulty)
         asked = [question for _ in range(ASKED) for question in self.maker(scenes)]
         return (scenes.pixels, *dense_targets(scenes), *pack(asked, ASKED * self.maker.parts, ROOM))
