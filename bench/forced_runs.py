@@ -25,7 +25,7 @@ import torch
 from PIL import Image
 
 import photonlite
-from bench.bubble.subjects import fill_randomly
+from bench.gpu.qwen import random_qwen
 from bench.nano.questions.text import properties
 from bench.shapes import SHAPES
 from photonlite.api import VisionModel
@@ -34,8 +34,6 @@ from photonlite.device.names import resolve_device
 from photonlite.engine.engine import Engine
 from photonlite.grammar.decoding.items import ItemFormat, ItemsGrammar
 from photonlite.models.qwen.config import QwenConfig
-from photonlite.models.qwen.images import ImageSettings
-from photonlite.models.qwen.model import QwenModel
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -208,23 +206,6 @@ class Collector:
         self.done.set()
 
 
-def random_qwen(shape: str, device: torch.device, dtype: torch.dtype) -> QwenModel:
-    """Make a model of a shape with random weights; "tiny" is for machines without a card."""
-    if shape == "tiny":
-        raw = json.loads(json.dumps(SHAPES["qwen3-vl-2b"].tiny))
-        raw["text_config"] |= {"max_position_embeddings": 2048}
-    else:
-        raw = SHAPES[shape].raw
-    config = QwenConfig.from_dict(raw)
-    pixels = {"min_pixels": 65_536, "max_pixels": 16_777_216}
-    images = ImageSettings.from_dict(pixels | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}, config.vision)
-    with torch.device("meta"):
-        model = QwenModel(config, images).to(dtype)
-    model = model.to_empty(device=device).requires_grad_(False).eval()
-    fill_randomly(model, 0)
-    return model
-
-
 def ask_boxes(engine: Engine, streams: int, prompt: int, seed: int) -> list[list[int]]:
     """Ask for as many lists at once and wait; returns their ids."""
     form = list_format()
@@ -247,7 +228,8 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
     """Measure lists of ten boxes; checks that they are equal."""
     where = resolve_device(device)
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-    model, prompt = random_qwen(shape, where, dtype), 300 if shape != "tiny" else 100
+    raw, prompt = (SHAPES["qwen3-vl-2b"].tiny, 100) if shape == "tiny" else (SHAPES[shape].raw, 300)
+    model = random_qwen(QwenConfig.from_dict(raw), where, dtype).model
     memory = (4 << 30) if where.type == "cuda" else (1 << 29)
     engines = {
         runs: Engine(model, where, dtype, EngineConfig(max_batch=max(STREAMS), kv_cache_bytes=memory, forced_runs=runs))
