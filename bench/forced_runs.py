@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from photonlite.device.names import resolve_device
 from photonlite.engine.engine import Engine
 from photonlite.grammar.decoding.items import ItemFormat, ItemsGrammar
 from photonlite.models.qwen.config import QwenConfig
+from photonlite.observe.trace import idle_intervals
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -248,12 +250,25 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
         check(streams, seed)
     rows = [ratio_row(f"lists of {OBJECTS} boxes, {streams} streams", rounds, ask, streams) for streams in STREAMS]
     for runs, engine in engines.items():
-        before = Counter(engine.metrics.steps)
-        ask(runs, 1)
-        steps = ", ".join(f"{count} {kind}" for kind, count in (Counter(engine.metrics.steps) - before).items())
-        rows.append(f"steps of one list {'at once' if runs else 'one by one'}: {steps}")
+        rows.append(f"one list {'at once' if runs else 'one by one'}: {traced(engine, partial(ask, runs, 1))}")
         engine.close()
     return [*rows, f"lists that are equal with runs and without: {equal[True]} of {equal.total()}"]
+
+
+def traced(engine: Engine, work: Callable[[], None]) -> str:
+    """Say how often the device did what, how long that took at the median, and how long it did nothing in all."""
+    engine.tracer.clear()
+    engine.tracer.enabled = True
+    work()
+    engine.tracer.enabled = False
+    times: dict[str, list[float]] = {}
+    spans = engine.tracer.spans()
+    for span in spans:
+        if span.track == "compute":
+            times.setdefault(span.name, []).append(1e3 * (span.end_s - span.start_s))
+    parts = [f"{len(each)} {name} of {statistics.median(each):.3f} ms" for name, each in times.items()]
+    idle = 1e3 * sum(end - start for start, end in idle_intervals(spans))
+    return ", ".join([*parts, f"{idle:.1f} ms idle"])
 
 
 def ratio_row(what: str, rounds: int, ask: Callable[[bool, int], None], streams: int) -> str:
