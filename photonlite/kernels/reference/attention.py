@@ -103,7 +103,7 @@ def paged_attention(
 def decode_attention(
     qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor, slots: Tensor,
     out: Tensor, *, turns: Tensor | None = None, norms: HeadNorms | None = None,
-    k_scale: float = 1.0, v_scale: float = 1.0, factors: Tensor | None = None,
+    k_scale: float = 1.0, v_scale: float = 1.0, factors: Tensor | None = None, rule: ScoreRule | None = None,
 ) -> None:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     heads = qkv.view(len(qkv), -1, dim)
@@ -113,7 +113,7 @@ def decode_attention(
     cos, sin = rotary[:, (positions if turns is None else turns).long(), None]  # [B, 1, R / 2]
     write_kv(keys, values, _rotated(k, cos, sin).to(v.dtype), v, slots.long(), k_scale, v_scale)
     q = _rotated(q, cos, sin).to(v.dtype)
-    out.copy_(paged_attention(q, keys, values, page_table, positions + 1, k_scale, v_scale).flatten(1))
+    out.copy_(paged_attention(q, keys, values, page_table, positions + 1, k_scale, v_scale, rule).flatten(1))
 
 
 def paged_prefill_attention(
