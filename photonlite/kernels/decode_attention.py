@@ -107,7 +107,7 @@ def decode_attention(
     config: AttentionConfig | None = None,  # `attention_config` unless given
     rule: ScoreRule | None = None,  # without a window
 ) -> None:
-    """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
+    """Rotate, write, attend; positions, turns, rotary, and the page table are read before the kernel in front ends."""
     turns = positions if turns is None else turns
     if not use_triton(qkv):
         reference.decode_attention(
@@ -175,6 +175,7 @@ def _attend_kernel(
     begin, stop = part * share, tl.minimum((part + 1) * share, position)
     member, d = tl.arange(0, GROUP_WIDTH), tl.arange(0, DIM_WIDTH)
     pages = page_table + row.to(tl.int64) * table_stride
+    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
     if PDL:
         if AHEAD > 0:
             near = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(stop - 1, 0))
@@ -187,7 +188,6 @@ def _attend_kernel(
     vector = qkv + row.to(tl.int64) * qkv_stride
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
-    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
     query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
     v_factor = 1.0
     if FACTORS:
