@@ -106,6 +106,7 @@ def decode_attention(
     weight_group: int = 0,  # see `attention_config`
     config: AttentionConfig | None = None,  # `attention_config` unless given
     rule: ScoreRule | None = None,  # without a window
+    stored: bool = False,  # `qkv` has rotated queries alone, [B, H D], and pages have the new keys and values already
 ) -> None:
     """Rotate, write, attend; positions, turns, rotary, and the page table are read before the kernel in front ends."""
     turns = positions if turns is None else turns
@@ -113,6 +114,7 @@ def decode_attention(
         reference.decode_attention(
             qkv, rotary, keys, values, page_table, positions, slots, out,
             turns=turns, norms=norms, k_scale=k_scale, v_scale=v_scale, factors=factors, rule=rule,
+            stored=stored,
         )  # fmt: skip
         return
     if rule is not None and rule.window is not None:
@@ -122,7 +124,7 @@ def decode_attention(
         given = f"positions with stride {positions.stride()}, slots with {slots.stride()}, turns with {turns.stride()}"
         raise ValueError(f"{given}: give the same")
     rows, page, kv_heads, dim = len(qkv), *keys.shape[1:]
-    group = qkv.shape[1] // dim // kv_heads - 2
+    group = qkv.shape[1] // dim // kv_heads - (0 if stored else 2)
     fp8 = keys.dtype == FP8
     config = config or attention_config(
         rows, kv_heads, page_table.shape[1] * page, dim=dim, group=group, fp8=fp8, weight_group=weight_group
@@ -147,7 +149,7 @@ def decode_attention(
         DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
         NORMED=norms is not None, FACTORS=factors is not None, PARTS=config.parts,
         PARTS_WIDTH=power_of_2(config.parts), CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages,
-        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, CAPPED=cap > 0,
+        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, CAPPED=cap > 0, STORED=stored,
         num_warps=config.warps, **dependent_launch(qkv),
     )  # fmt: skip
 
@@ -164,7 +166,7 @@ def _attend_kernel(
     HALF: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr,
     FACTORS: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
     AHEAD: tl.constexpr, LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, CAPPED: tl.constexpr,
-    PDL: tl.constexpr,
+    STORED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -172,10 +174,11 @@ def _attend_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     position = tl.load(positions + row * row_stride)
     share = tl.cdiv(tl.cdiv(position + 1, BLOCK), PARTS) * BLOCK
-    begin, stop = part * share, tl.minimum((part + 1) * share, position)
+    begin, stop = part * share, tl.minimum((part + 1) * share, position + (1 if STORED else 0))
     member, d = tl.arange(0, GROUP_WIDTH), tl.arange(0, DIM_WIDTH)
     pages = page_table + row.to(tl.int64) * table_stride
-    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
+    if not STORED:
+        cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
     if PDL:
         if AHEAD > 0:
             near = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(stop - 1, 0))
@@ -188,7 +191,10 @@ def _attend_kernel(
     vector = qkv + row.to(tl.int64) * qkv_stride
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
-    query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
+    if STORED:
+        query = tl.load(vector + heads[:, None] * DIM + d[None, :], mask=real, other=0.0).to(tl.float32)
+    else:
+        query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
     v_factor = 1.0
     if FACTORS:
         factor = factors + row * ((GROUP + 1) * tl.num_programs(1))
@@ -200,20 +206,21 @@ def _attend_kernel(
         query, scaled, keys, values, pages, begin, stop, d, kv_head, page_stride, place_stride, head_stride, scale, cap,
         CAPPED, GROUP_WIDTH, DIM, DIM_WIDTH, PAGE, BLOCK, DOT, STAGES, LEAST, FP8,
     )  # fmt: skip
-    if position // share == part:
-        stored_key, stored_value = _write_new(
-            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM, keys, values, slots, k_gain, eps, row, kv_head,
-            cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, v_factor,
-            DIM, HALF, PAGE, NORMED, FACTORS, FP8,
-        )  # fmt: skip
-        new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
-        if CAPPED:
-            new_score = _capped(new_score, cap)
-        top = tl.maximum(highest, new_score)
-        new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
-        divisor = divisor * old_weight + new_weight
-        merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
-        highest = top
+    if not STORED:  # noqa: SIM102 -- a constant, and a number of the device
+        if position // share == part:
+            stored_key, stored_value = _write_new(
+                vector + (GROUP * tl.num_programs(1) + kv_head) * DIM, keys, values, slots, k_gain, eps, row, kv_head,
+                cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, v_factor,
+                DIM, HALF, PAGE, NORMED, FACTORS, FP8,
+            )  # fmt: skip
+            new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
+            if CAPPED:
+                new_score = _capped(new_score, cap)
+            top = tl.maximum(highest, new_score)
+            new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
+            divisor = divisor * old_weight + new_weight
+            merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
+            highest = top
 
     result = out + row.to(tl.int64) * out_stride + heads[:, None] * DIM + d[None, :]
     if PARTS == 1:

@@ -126,6 +126,9 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
         zeros(rows, qkv), rotated, *pages, ints(rows, 128), place[:, 0], place[:, 1], attended,
         norms=None if gemma or heads == kv_heads else gains, rule=ScoreRule(1 / 16, 50.0) if gemma else None,
     )  # fmt: skip
+    decode_attention.decode_attention(
+        attended, rotated, *pages, ints(rows, 128), place[:, 0], place[:, 0], attended, stored=True
+    )
     if heads == kv_heads:  # a parallel block
         norm, total = (zeros(hidden), zeros(hidden), 1e-5), qkv + inner
         cat, stats = zeros(rows, heads * dim + inner), None

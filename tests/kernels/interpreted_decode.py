@@ -160,12 +160,28 @@ def check_step(case: StepCase, config: AttentionConfig, *, normed: bool = False,
     assert not triton_utils.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
+def check_stored(case: StepCase, config: AttentionConfig) -> None:
+    """Attention of what is stored: rotated queries, and rows that are later positions of one sequence."""
+    positions = torch.tensor([160, 161, 162, 0, 64], dtype=torch.int32)
+    table = case.page_table[[3, 3, 3, 3, 4]].contiguous()
+    kv_heads, dim = case.keys.shape[2:]
+    width = case.qkv.shape[1] - 2 * kv_heads * dim
+    q, found, wanted = (torch.randn(5, width) for _ in range(3))
+    keys, values = (pages.nan_to_num(0.5) for pages in (case.keys, case.values))
+    given = (case.rotary, keys, values, table, positions, positions)
+    reference_attention.decode_attention(q, *given, wanted, stored=True)
+    decode_attention(q, *given, found, stored=True, config=config)
+    close(found, wanted)
+
+
 def check_attention() -> None:
     for number, shape in enumerate(HEADS):
         case = step_case(POSITIONS, *shape, torch.float32)
         for place, config in enumerate(CONFIGS):  # each is met with norms and without, by other shapes
             fresh = case.to(torch.float32, "cpu") if number % 2 else case
             check_step(fresh, config, normed=(number + place) % 2 == 0, capped=(number + place) % 3 == 0)
+        check_stored(case, CONFIGS[number])
+        check_stored(case, CONFIGS[-1])
     check_step(step_case([5], *HEADS[0], torch.float32), AttentionConfig(16, 27))  # more parts than positions
 
 
