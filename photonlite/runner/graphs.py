@@ -37,8 +37,8 @@ _logger = logging.getLogger("photonlite")
 VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant not in WITH_SCORES)
 """Captured variants: those with scores and penalties are rare, and run without a graph."""
 
-WORD_VARIANTS: tuple[Variant, ...] = ("text",)
-"""The same for a model without coordinates and sizes."""
+WORD_VARIANTS: tuple[Variant, ...] = ("text", "scored")
+"""The same for a model without coordinates and sizes: the digits of its places are scored."""
 
 PLACE_VARIANTS: tuple[Variant, ...] = tuple(variant for variant in VARIANTS if variant not in ("size", "mixed"))
 """The same for a model with coordinates, and without sizes."""
