@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.bubble.figures import Steady, middle, steady, typical
+from bench.bubble.figures import STEP_HEAD, steady, step_cells, typical
 from bench.bubble.report import many, table
 from bench.bubble.rounds import Rig, Round
 from bench.bubble.subjects import PROMPT, SPREAD, STOP, Subject, Workload, engine_config, prompt_lengths, requests
@@ -142,9 +142,8 @@ class Decoding:
         self._bench.figure(
             Figure(what, sample, self._aim(variant, streams), bound=self._floor(variant, streams), reference=own)
         )
-        self._steps.append(_step_cells(what, steady(traced.steady_spans)))
-        head = ["what", "forward (ms)", "finalize (ms)", "idle (us)", "busy", "host tick (us)"]
-        self._bench.section("A step on device and host", table(head, self._steps))
+        self._steps.append([what, *step_cells(steady(traced.steady_spans))])
+        self._bench.section("A step on device and host", table(STEP_HEAD, self._steps))
         self._save(traced, what, rig.tracer)
 
     def _round(self, rig: Rig, variant: Variant, streams: int, seed: int, *, traced: bool = False) -> Round:
@@ -196,12 +195,6 @@ def quantised_bytes(model: MoondreamModel) -> int:
     """Count the bytes of a decoder's quantised matrices, with their scales and shifts."""
     layers = [layer for layer in model.text.modules() if isinstance(layer, QuantisedLinear)]
     return sum(value.nbytes for layer in layers for value in layer.parameters() if value is not layer.bias)
-
-
-def _step_cells(what: str, found: Steady) -> list[str]:
-    idle, tick = 1e6 * middle(found.idle_s), 1e6 * middle(found.tick_s)
-    times = [f"{1e3 * middle(values):.3f}" for values in (found.forward_s, found.finalize_s)]
-    return [what, *times, f"{idle:.0f}", f"{found.busy:.2%}", f"{tick:.0f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,17 +5,22 @@ not seen: caching helps none of them. Random weights never end an answer, so tha
 
 Floor of a request: its products, its attention, and the bytes of its later tokens, as in `bench.vision` and
 `bench.decode`, one after the other and measured in the same run. For many clients it is a ceiling of requests per
-second, with prompts prefilled four and answers decoded 32 together.
+second, with prompts prefilled four and answers decoded 32 together. Qwen-VL and PaliGemma 2 have no floors here.
+
+`--shape` measures other families: `answer`, `clients` and `steps`, each also in plain PyTorch operations (`plain`) in
+the same CUDA graphs. Detect and point are of the Moondream families alone: random weights end lists of the others.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from PIL import Image
-
+from bench.bubble.figures import STEP_HEAD, steady, step_cells
+from bench.bubble.report import many, table
 from bench.gpu.clients import (
     Visit,
     load_table,
@@ -27,12 +32,14 @@ from bench.gpu.clients import (
 )
 from bench.gpu.command import Bench, Options, parse, show_log
 from bench.gpu.figures import Figure
-from bench.gpu.models import crop_spec, endless_model, make_images, serve
+from bench.gpu.models import crop_spec, load_endless, make_images
 from bench.gpu.samples import Sample, window_rates
+from bench.shapes import SHAPES
 from photonlite.api import VisionModel
-from photonlite.config import EngineConfig
+from photonlite.api.tasks import ImageInput
+from photonlite.config import EngineConfig, ImageLimits
 from photonlite.images.crops import select_tiling
-from photonlite.models.moondream.model import MoondreamModel
+from photonlite.models.checkpoint import LoadedModel
 from photonlite.observe import Recording
 from photonlite.request import RequestSettings
 from photonlite.results import Metrics
@@ -44,12 +51,18 @@ NOTES = """\
   part of the first stage: checks, hash, and packing or cutting. Then upload and the engine's tick. Gaps are idle time
   of the device between decode steps; "until the caller" is from the device's last work to the return of the call.
 - Under load: what each track did, spans of a traced run over its requests. Host spans are those of the engine thread.
+- Steps: what a traced round of long answers about one image shows of decode steps at full batch: their period, medians
+  of the device's work, its idle time in a step, and the share of the time in which it worked.
+- Plain operations: the model's own, in the same CUDA graphs where it has any.
 - Reference: the same image sizes and lengths, one client, in a process of its own on the same machine; it ends an
   answer of three tokens with a fourth forward pass."""
 
 TOKENS, OBJECTS, POINTS = 3, 3, 1
+LONG = 100  # tokens of answers whose steps are looked at
 CLIENTS = 64
-PARTS = ("detect", "answer", "point", "clients", "threads", "fp8", "reference")
+STREAMS = (1, 8, 32)
+PARTS = ("detect", "answer", "point", "clients", "threads", "steps", "plain", "fp8", "reference")
+FOR_MOONDREAM = {"detect", "point", "fp8", "reference"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class Question:
     aim_p99: float | None = None
     times: int = 20
 
-    def ask(self, model: VisionModel, image: Image.Image) -> Metrics:
+    def ask(self, model: VisionModel, image: ImageInput) -> Metrics:
         """Ask, and check that the answer has the length that was wanted.
 
         Raises:
@@ -93,7 +106,7 @@ class Question:
             metrics, found = points.metrics, points["points"]
         return _checked(metrics, len(found), self)
 
-    async def ask_later(self, model: VisionModel, image: Image.Image) -> Metrics:
+    async def ask_later(self, model: VisionModel, image: ImageInput) -> Metrics:
         """The same for the answers of coroutines."""
         result = await model.aquery(image, "what is it", settings={"max_tokens": self.length})
         return _checked(result.metrics, None if result.metrics is None else result.metrics.output_tokens, self)
@@ -112,25 +125,37 @@ RATES = {False: 68.0, True: 90.0}
 """Aims for requests per second, with FP8 linears and without."""
 
 
+@dataclass(slots=True)
+class Tables:
+    """Rows of tables that all engines add to."""
+
+    stages: list[list[str]] = field(default_factory=list)
+    steps: list[list[str]] = field(default_factory=list)
+
+
 class EndToEnd:
     """Clients of one engine.
 
     Args:
         bench: The run.
-        network: The model.
-        rows: Of the table of stages, which grows.
+        loaded: The model.
+        tables: Take rows of requests and of steps.
         fp8: Whether linear layers multiply e4m3 numbers.
+        plain: Whether the model runs in operations of PyTorch.
     """
 
-    def __init__(self, bench: Bench, network: MoondreamModel, rows: list[list[str]], *, fp8: bool) -> None:
+    def __init__(
+        self, bench: Bench, loaded: LoadedModel, tables: Tables, *, fp8: bool = False, plain: bool = False
+    ) -> None:
         options = bench.options
         self._bench = bench
         self._fp8 = fp8
-        self._suffix = ", FP8 linears" if fp8 else ""
-        self._rows = rows
+        self._suffix = ", FP8 linears" if fp8 else ", plain operations" if plain else ""
+        self._has_aims = options.shape == "moondream2" and not plain
+        self._tables = tables
         memory = 24 << 30 if options.cuda else 1 << 25
-        config = EngineConfig(fp8_linears=fp8, kv_cache_bytes=memory)
-        self._model = serve(network, options.where, options.dtype, config)
+        config = EngineConfig(fp8_linears=fp8, fused=not plain, kv_cache_bytes=memory)
+        self._model = VisionModel(loaded, options.where, options.dtype, ImageLimits(), config)
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -146,15 +171,15 @@ class EndToEnd:
         figure = Figure(
             question.what + self._suffix,
             Sample.of(one.seconds for one in visits),
-            None if self._fp8 else question.aim,
-            None if self._fp8 else question.aim_p99,
+            question.aim if self._has_aims and not self._fp8 else None,
+            question.aim_p99 if self._has_aims and not self._fp8 else None,
             bound=self._floor(question, visits),
             reference=reference.get(question.skill),
             latency=question.aim_p99 is not None,
         )
         self._bench.figure(figure)
-        self._rows.append(stages_row(figure.what, traced, recording.spans))
-        self._bench.section("Where a request's time goes", stages_table(self._rows))
+        self._tables.stages.append(stages_row(figure.what, traced, recording.spans))
+        self._bench.section("Where a request's time goes", stages_table(self._tables.stages))
 
     def clients(self, question: Question, *, threads: bool) -> None:
         """Let many clients ask at once, and once more with a trace."""
@@ -172,12 +197,30 @@ class EndToEnd:
         kind = "threads" if threads else "coroutines"
         what = f"answers, {count} clients ({kind}){self._suffix}"
         ceiling = self._ceiling(question, visits)
-        self._bench.figure(Figure(what, rates, RATES[self._fp8], bound=ceiling, rate=True))
+        aim = RATES[self._fp8] if self._has_aims else None
+        self._bench.figure(Figure(what, rates, aim, bound=ceiling, rate=True))
         steady = sorted(visits, key=lambda one: one.ended)[count:-count]
         waits = Sample.of(one.seconds for one in steady)
         self._bench.figure(Figure(f"{what}: what each waits", waits, latency=True))
         traced, recording = self._traced(f"{kind}-{count}", lambda: run(2))
         self._bench.section(f"Under load: {what}", load_table(traced, recording.spans))
+
+    def steps(self, streams: int) -> None:
+        """Let as many clients as streams ask for long answers about one image at once, and look at the steps."""
+        question = dataclasses.replace(ANSWER, length=12 if self._bench.options.tiny else LONG)
+        image = self._model.encode_image(next(make_images(*question.size)))
+
+        def run() -> list[Visit]:
+            return visit_with_threads(self._model, question.ask, [image] * streams, streams)
+
+        run()
+        visits, recording = self._traced(f"steps-{streams}", run)
+        ends = [span.end_s for span in recording.spans if span.track == "compute" and span.name == "prefill"]
+        first, last = max(ends), min(one.ended for one in visits)
+        whole = [span for span in recording.spans if span.start_s >= first and span.end_s <= last]
+        what = f"{many(streams)}{self._suffix}"
+        self._tables.steps.append([what, *step_cells(steady(whole))])
+        self._bench.section("Steps", table(STEP_HEAD, self._tables.steps))
 
     def _traced(self, name: str, work: Callable[[], list[Visit]]) -> tuple[list[Visit], Recording]:
         with self._model.trace() as recording:
@@ -185,17 +228,21 @@ class EndToEnd:
         folder = self._bench.options.trace
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            recording.save(folder / f"e2e-{name}{'-fp8' * self._fp8}.json.gz")
+            recording.save(folder / f"e2e-{name}{self._suffix.replace(', ', '-').replace(' ', '_')}.json.gz")
         return visits, recording
 
-    def _floor(self, question: Question, visits: Sequence[Visit]) -> float:
+    def _floor(self, question: Question, visits: Sequence[Visit]) -> float | None:
         """Return the least seconds of a request by itself."""
+        if not is_moondream(self._bench):
+            return None
         floors, metrics = self._bench.floors, visits[-1].metrics
         first = floors.prefill(metrics.prompt_tokens, fp8=self._fp8).seconds
         return self._image(question) + first + (metrics.output_tokens - 1) * self._step(question, metrics, 1)
 
-    def _ceiling(self, question: Question, visits: Sequence[Visit]) -> float:
+    def _ceiling(self, question: Question, visits: Sequence[Visit]) -> float | None:
         """Return the most requests per second where many come together."""
+        if not is_moondream(self._bench):
+            return None
         floors, metrics, prompts, streams = self._bench.floors, visits[-1].metrics, 4, 32
         first = floors.prefill(metrics.prompt_tokens, prompts, fp8=self._fp8).seconds / prompts
         later = (metrics.output_tokens - 1) * self._step(question, metrics, streams) / streams
@@ -218,45 +265,59 @@ def _clients(options: Options) -> int:
     return 4 if options.tiny else CLIENTS
 
 
-def serve_clients(bench: Bench, network: MoondreamModel, reference: Mapping[str, float], rows: list[list[str]]) -> None:
-    """Run the rows of one engine in bfloat16."""
+def is_moondream(bench: Bench) -> bool:
+    """Whether the shape is one of a Moondream family, whose requests have floors."""
+    return SHAPES[bench.options.shape].family == "moondream"
+
+
+def serve_clients(bench: Bench, loaded: LoadedModel, reference: Mapping[str, float], tables: Tables) -> None:
+    """Run the rows of one engine in the model's own type."""
     parts = bench.options.only
-    end = EndToEnd(bench, network, rows, fp8=False)
-    try:
+    with closing(EndToEnd(bench, loaded, tables)) as end:
         for question in (DETECT, ANSWER, POINT):
             if question.skill in parts:
                 bench.attempt(question.what, partial(end.one_client, question, reference))
         for threads in (False, True):
             if ("threads" if threads else "clients") in parts:
                 bench.attempt("clients", partial(end.clients, ANSWER, threads=threads))
-    finally:
-        end.close()
+        look_at_steps(bench, end)
 
 
-def serve_fp8(bench: Bench, network: MoondreamModel, rows: list[list[str]]) -> None:
-    """Run answers, of one client and of many, on an engine with FP8 linears."""
-    end = EndToEnd(bench, network, rows, fp8=True)
-    try:
-        if "answer" in bench.options.only:
-            bench.attempt(f"{ANSWER.what}, FP8 linears", partial(end.one_client, ANSWER, {}))
-        if "clients" in bench.options.only:
-            bench.attempt("clients, FP8 linears", partial(end.clients, ANSWER, threads=False))
-    finally:
-        end.close()
+def serve_variant(bench: Bench, loaded: LoadedModel, tables: Tables, *, fp8: bool = False, plain: bool = False) -> None:
+    """Run answers, of one client and of many, on an engine with FP8 linears or with plain operations."""
+    parts, what = bench.options.only, "FP8 linears" if fp8 else "plain operations"
+    with closing(EndToEnd(bench, loaded, tables, fp8=fp8, plain=plain)) as end:
+        if "answer" in parts:
+            bench.attempt(f"{ANSWER.what}, {what}", partial(end.one_client, ANSWER, {}))
+        if "clients" in parts:
+            bench.attempt(f"clients, {what}", partial(end.clients, ANSWER, threads=False))
+        if plain:
+            look_at_steps(bench, end)
+
+
+def look_at_steps(bench: Bench, end: EndToEnd) -> None:
+    """Look at the decode steps of each number of streams."""
+    for streams in (1, 2) if bench.options.tiny else STREAMS:
+        if "steps" in bench.options.only:
+            bench.attempt(f"steps, {many(streams)}", partial(end.steps, streams))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    options = parse("bench.e2e", __doc__, PARTS, arguments)
+    options = parse("bench.e2e", __doc__, PARTS, arguments, list(SHAPES))
     bench = Bench("End to end", options, bound="floor, or ceiling of a rate")
-    bench.attempt("ceilings", lambda: bench.floors)
+    if is_moondream(bench):
+        bench.attempt("ceilings", lambda: bench.floors)
+    else:
+        options.only = [part for part in options.only if part not in FOR_MOONDREAM]
     reference = bench.reference(("detect", "answer", "point")) if "reference" in options.only else {}
-    network = bench.attempt("model", lambda: endless_model(bench.config, options.where, options.dtype))
-    rows: list[list[str]] = []
-    if network is not None:
-        bench.attempt("engine", partial(serve_clients, bench, network, reference, rows))
-        if "fp8" in options.only:
-            bench.attempt("engine, FP8 linears", partial(serve_fp8, bench, network, rows))
+    make = partial(load_endless, options.shape, options.where, options.dtype, tiny=options.tiny)
+    loaded, tables = bench.attempt("model", make), Tables()
+    if loaded is not None:
+        bench.attempt("engine", partial(serve_clients, bench, loaded, reference, tables))
+        for name in ("plain", "fp8"):
+            if name in options.only:
+                bench.attempt(f"engine, {name}", partial(serve_variant, bench, loaded, tables, **{name: True}))
     return bench.finish(NOTES)
 
 

@@ -19,13 +19,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from PIL import Image
 
 import photonlite
-from bench.bubble.subjects import fill_randomly
+from bench.gpu.qwen import random_qwen
 from bench.nano.questions.text import properties
 from bench.shapes import SHAPES
 from photonlite.api import VisionModel
@@ -34,8 +35,7 @@ from photonlite.device.names import resolve_device
 from photonlite.engine.engine import Engine
 from photonlite.grammar.decoding.items import ItemFormat, ItemsGrammar
 from photonlite.models.qwen.config import QwenConfig
-from photonlite.models.qwen.images import ImageSettings
-from photonlite.models.qwen.model import QwenModel
+from photonlite.observe.trace import idle_intervals
 from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -208,23 +208,6 @@ class Collector:
         self.done.set()
 
 
-def random_qwen(shape: str, device: torch.device, dtype: torch.dtype) -> QwenModel:
-    """Make a model of a shape with random weights; "tiny" is for machines without a card."""
-    if shape == "tiny":
-        raw = json.loads(json.dumps(SHAPES["qwen3-vl-2b"].tiny))
-        raw["text_config"] |= {"max_position_embeddings": 2048}
-    else:
-        raw = SHAPES[shape].raw
-    config = QwenConfig.from_dict(raw)
-    pixels = {"min_pixels": 65_536, "max_pixels": 16_777_216}
-    images = ImageSettings.from_dict(pixels | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}, config.vision)
-    with torch.device("meta"):
-        model = QwenModel(config, images).to(dtype)
-    model = model.to_empty(device=device).requires_grad_(False).eval()
-    fill_randomly(model, 0)
-    return model
-
-
 def ask_boxes(engine: Engine, streams: int, prompt: int, seed: int) -> list[list[int]]:
     """Ask for as many lists at once and wait; returns their ids."""
     form = list_format()
@@ -247,7 +230,8 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
     """Measure lists of ten boxes; checks that they are equal."""
     where = resolve_device(device)
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
-    model, prompt = random_qwen(shape, where, dtype), 300 if shape != "tiny" else 100
+    raw, prompt = (SHAPES["qwen3-vl-2b"].tiny, 100) if shape == "tiny" else (SHAPES[shape].raw, 300)
+    model = random_qwen(QwenConfig.from_dict(raw), where, dtype).model
     memory = (4 << 30) if where.type == "cuda" else (1 << 29)
     engines = {
         runs: Engine(model, where, dtype, EngineConfig(max_batch=max(STREAMS), kv_cache_bytes=memory, forced_runs=runs))
@@ -266,12 +250,25 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
         check(streams, seed)
     rows = [ratio_row(f"lists of {OBJECTS} boxes, {streams} streams", rounds, ask, streams) for streams in STREAMS]
     for runs, engine in engines.items():
-        before = Counter(engine.metrics.steps)
-        ask(runs, 1)
-        steps = ", ".join(f"{count} {kind}" for kind, count in (Counter(engine.metrics.steps) - before).items())
-        rows.append(f"steps of one list {'at once' if runs else 'one by one'}: {steps}")
+        rows.append(f"one list {'at once' if runs else 'one by one'}: {traced(engine, partial(ask, runs, 1))}")
         engine.close()
     return [*rows, f"lists that are equal with runs and without: {equal[True]} of {equal.total()}"]
+
+
+def traced(engine: Engine, work: Callable[[], None]) -> str:
+    """Say how often the device did what, how long that took at the median, and how long it did nothing in all."""
+    engine.tracer.clear()
+    engine.tracer.enabled = True
+    work()
+    engine.tracer.enabled = False
+    times: dict[str, list[float]] = {}
+    spans = engine.tracer.spans()
+    for span in spans:
+        if span.track == "compute":
+            times.setdefault(span.name, []).append(1e3 * (span.end_s - span.start_s))
+    parts = [f"{len(each)} {name} of {statistics.median(each):.3f} ms" for name, each in times.items()]
+    idle = 1e3 * sum(end - start for start, end in idle_intervals(spans))
+    return ", ".join([*parts, f"{idle:.1f} ms idle"])
 
 
 def ratio_row(what: str, rounds: int, ask: Callable[[bool, int], None], streams: int) -> str:
@@ -285,7 +282,9 @@ def ratio_row(what: str, rounds: int, ask: Callable[[bool, int], None], streams:
                 seconds[runs].append(time.perf_counter() - begun)
     ratios = sorted(other / own for own, other in zip(seconds[True], seconds[False], strict=True))
     middle = statistics.median(seconds[False]) / statistics.median(seconds[True])
-    row = f"{what:<34}{middle:.2f} times as quick at once ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    own, other = (1e3 * statistics.median(seconds[runs]) for runs in (True, False))
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    row = f"{what:<34}{middle:.2f} times as quick at once ({spread}), {own:.0f} in place of {other:.0f} ms"
     print(row, file=sys.stderr, flush=True)
     return row
 

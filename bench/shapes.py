@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["moondream", "qwen"]
+Family = Literal["moondream", "qwen", "paligemma"]
 
 CONTEXT = 4096
 """Positions that benchmarks need; published checkpoints of Qwen-VL have 128,000 or 262,144."""
@@ -107,9 +107,44 @@ _VISION25: dict[str, Any] = {
 }  # fmt: skip
 
 _SMALL: dict[str, Any] = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2}
-_FEW: dict[str, Any] = {"tied": True, "vocab": 600, "context": 256}
+_FEW: dict[str, Any] = {"tied": True, "vocab": 600, "context": 2048}
 _TINY3 = _qwen("qwen3_vl", (2, 256, 4, 2, 96), **_FEW, **_SMALL, deepstack_visual_indexes=[0])
 _TINY25 = _qwen("qwen2_5_vl", (2, 256, 4, 1, 96), **_FEW, **_SMALL, fullatt_block_indexes=[1])
+
+
+def _paligemma(text: tuple[int, int, int, int, int, int], vocab: int, **vision: Any) -> dict[str, Any]:
+    """Write the config.json of a PaliGemma 2: layers, hidden size, heads, key/value heads, their size, MLP.
+
+    Its last ids are those of image, BOS and end, behind locations and codes of masks.
+    """
+    layers, dim, heads, kv_heads, size, ff = text
+    return {
+        "model_type": "paligemma",
+        "image_token_index": vocab - 3,
+        "bos_token_id": vocab - 2,
+        "eos_token_id": vocab - 1,
+        "text_config": {
+            "model_type": "gemma2",
+            "num_hidden_layers": layers,
+            "hidden_size": dim,
+            "num_attention_heads": heads,
+            "num_key_value_heads": kv_heads,
+            "head_dim": size,
+            "intermediate_size": ff,
+            "vocab_size": vocab,
+            "max_position_embeddings": 2048,
+        },
+        "vision_config": {"model_type": "siglip_vision_model"} | vision,
+    }
+
+
+_SIGLIP = {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "image_size": 448,
+}  # fmt: skip
+_TINY_SIGLIP = {
+    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56,
+}  # fmt: skip
 
 SHAPES = {
     "moondream2": Shape("Moondream 2", "moondream", MOONDREAM2, TINY),
@@ -149,5 +184,14 @@ SHAPES = {
         _qwen("qwen2_5_vl", (28, 3584, 28, 4, 18_944), tied=False, vocab=152_064),
         _TINY25,
     ),
+    "paligemma2-3b": Shape(
+        "PaliGemma 2 3B at 448 pixels",
+        "paligemma",
+        _paligemma((26, 2304, 8, 4, 256, 9216), 257_216, **_SIGLIP),
+        _paligemma((2, 32, 2, 1, 16, 64), 1536, **_TINY_SIGLIP),
+    ),
 }
 """Shapes by name."""
+
+FUSED = [name for name, shape in SHAPES.items() if shape.family != "paligemma"]
+"""Names of shapes that have fused kernels."""

@@ -187,6 +187,13 @@ class Grammar(Protocol):
         """
 
     @property
+    def expected_run(self) -> int:
+        """How many ids must probably follow the next token, whatever it is; 0 where that is not known.
+
+        It is a hint: a sequence may wait for that token, and compute all of these with it in one launch.
+        """
+
+    @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
 

@@ -292,6 +292,7 @@ class Sequence:
     adapter: AdapterRef | None = field(init=False)
     adapter_key: str = field(init=False)  # "" without an adapter
     kept: bool = field(init=False)  # later requests may share the pages of its answer
+    expected_run: int = field(init=False, default=0)  # of its grammar, see `request.Grammar`
     prompt_length: int = field(init=False)  # positions of BOS, image and prompt
     longest: int = field(init=False)  # positions it can ever fill: the last token is never fed back
 
@@ -325,6 +326,11 @@ class Sequence:
     def is_behind(self) -> bool:
         """Whether known tokens have no keys and values beside one that was sampled: of its prompt, or of a run."""
         return self.cut or self.prompt_length + len(self.tokens) - self.num_computed_tokens > 1
+
+    @property
+    def awaits_token(self) -> bool:
+        """Whether a launched step samples its next token, and nothing further has been launched."""
+        return self.inflight_refs > 0 and self.num_computed_tokens == self.prompt_length + len(self.tokens)
 
     @property
     def has_turn(self) -> bool:

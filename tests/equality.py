@@ -74,6 +74,10 @@ class Chance:
         return None
 
     @property
+    def expected_run(self) -> int:
+        return (0, 0, 3, 9)[self._state % 4]  # which need not hold
+
+    @property
     def run(self) -> tuple[int, ...]:
         probe, found = copy.copy(self), list[int]()
         while probe.finish_reason is None and (only := _forced_word(probe.allowed)) is not None:

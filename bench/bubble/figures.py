@@ -136,6 +136,16 @@ def steady(spans: Sequence[Span]) -> Steady:
     )
 
 
+STEP_HEAD = ["what", "forward (ms)", "finalize (ms)", "idle (us)", "busy", "host tick (us)"]
+
+
+def step_cells(found: Steady) -> list[str]:
+    """Write what follows the first column of `STEP_HEAD`."""
+    idle, tick = 1e6 * middle(found.idle_s), 1e6 * middle(found.tick_s)
+    times = [f"{1e3 * middle(values):.3f}" for values in (found.forward_s, found.finalize_s)]
+    return [*times, f"{idle:.0f}", f"{found.busy:.2%}", f"{tick:.0f}"]
+
+
 def together(rounds: Sequence[Steady]) -> Steady:
     """Combine rounds: shares and means are averaged over them."""
     return Steady(

@@ -7,18 +7,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from PIL import Image
-
 from bench.bubble.report import table
 from bench.gpu.samples import median_of
 from photonlite.api import VisionModel
+from photonlite.api.tasks import ImageInput
 from photonlite.observe.trace import Span, busy_share
 from photonlite.results import Metrics
 
-Ask = Callable[[VisionModel, Image.Image], Metrics]
+Ask = Callable[[VisionModel, ImageInput], Metrics]
 """Asks one question about one image, and gives what the result says of its time."""
 
-AskLater = Callable[[VisionModel, Image.Image], Awaitable[Metrics]]
+AskLater = Callable[[VisionModel, ImageInput], Awaitable[Metrics]]
 """The same, awaited."""
 
 STAGES = ("until the encoder begins", "encode", "gap", "prefill", "decode: device", "decode: gaps", "until the caller")
@@ -45,7 +44,7 @@ class Visit:
         return self.ended - self.began
 
 
-def visit(model: VisionModel, ask: Ask, images: Iterable[Image.Image]) -> list[Visit]:
+def visit(model: VisionModel, ask: Ask, images: Iterable[ImageInput]) -> list[Visit]:
     """Ask about the images one after the other."""
     visits = []
     for image in images:
@@ -55,7 +54,7 @@ def visit(model: VisionModel, ask: Ask, images: Iterable[Image.Image]) -> list[V
     return visits
 
 
-def visit_with_threads(model: VisionModel, ask: Ask, images: Iterable[Image.Image], clients: int) -> list[Visit]:
+def visit_with_threads(model: VisionModel, ask: Ask, images: Iterable[ImageInput], clients: int) -> list[Visit]:
     """Ask about all images from client threads, each one image at a time."""
     shared = _Shared(images)
     visits: list[Visit] = []
@@ -77,9 +76,7 @@ def visit_with_threads(model: VisionModel, ask: Ask, images: Iterable[Image.Imag
     return visits
 
 
-def visit_with_coroutines(
-    model: VisionModel, ask: AskLater, images: Iterable[Image.Image], clients: int
-) -> list[Visit]:
+def visit_with_coroutines(model: VisionModel, ask: AskLater, images: Iterable[ImageInput], clients: int) -> list[Visit]:
     """Ask about all images from coroutines of one thread."""
     source = iter(images)
     visits: list[Visit] = []
@@ -171,13 +168,13 @@ def load_table(visits: Sequence[Visit], spans: Sequence[Span]) -> str:
     )
 
 
-class _Shared(Iterator[Image.Image]):
+class _Shared(Iterator[ImageInput]):
     """An iterator that several threads may advance."""
 
-    def __init__(self, images: Iterable[Image.Image]) -> None:
+    def __init__(self, images: Iterable[ImageInput]) -> None:
         self._images = iter(images)
         self._lock = threading.Lock()
 
-    def __next__(self) -> Image.Image:
+    def __next__(self) -> ImageInput:
         with self._lock:
             return next(self._images)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from bench.bubble.subjects import random_model
+from bench.gpu.paligemma import random_paligemma
+from bench.gpu.qwen import random_qwen
+from bench.shapes import SHAPES
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.images.crops import CropSpec, select_tiling
@@ -19,6 +23,8 @@ from photonlite.models.moondream import checkpoint
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
+from photonlite.models.paligemma.config import PaliGemmaConfig
+from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.tokenizer import Tokenizer
 from photonlite.runner.ranks.leader import TeamModel, load_team
 
@@ -33,6 +39,25 @@ def endless_model(config: MoondreamConfig, device: torch.device, dtype: torch.dt
     model = random_model(config, device, dtype)
     model.text.lm_head.bias[config.tokenizer.eos_id] = NEVER
     return model
+
+
+def load_endless(name: str, device: torch.device, dtype: torch.dtype, *, tiny: bool) -> LoadedModel:
+    """Make a model of a shape with random weights whose free text never ends before its limit."""
+    shape = SHAPES[name]
+    raw = shape.tiny if tiny else shape.raw
+    if shape.family == "moondream":
+        config = MoondreamConfig.from_dict(raw)
+        return LoadedModel("random weights", endless_model(config, device, dtype), prompts_of(config))
+    if shape.family == "qwen":
+        loaded = random_qwen(QwenConfig.from_dict(raw), device, dtype)
+    else:
+        loaded = random_paligemma(PaliGemmaConfig.from_dict(raw), device, dtype)
+    model: Any = loaded.model
+    text = model.text
+    head = text.words if text.head is None else text.head.weight
+    vocabulary = loaded.prompts.vocabulary
+    head[[vocabulary.end, *vocabulary.other_ends]] = 0  # heads have no bias; some logit of so many is above 0
+    return loaded
 
 
 def divide(model: MoondreamModel, ranks: int, device: torch.device, dtype: torch.dtype, folder: Path) -> TeamModel:

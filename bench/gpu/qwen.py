@@ -1,15 +1,9 @@
 """Qwen-VL models of published shapes with random weights, behind the public API."""
 
-import json
-import tempfile
-from pathlib import Path
-
-import tokenizers
 import torch
-from tokenizers import decoders, pre_tokenizers
-from tokenizers.models import BPE
 
 from bench.bubble.subjects import fill_randomly
+from bench.gpu.tokens import byte_tokenizer
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
@@ -41,20 +35,4 @@ def letters(config: QwenConfig) -> Tokenizer:
     ids = {IMAGE: config.image_id, VISION_START: config.vision_start_id, VISION_END: config.vision_end_id}
     free = min(ids.values()) - 1
     special = ids | {text: free - place for place, text in enumerate((START, END, END_OF_TEXT))}
-    holes = set(range(free, max(special.values()))) - set(special.values())
-    special |= {f"<|unused {index}|>": index for index in holes}
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    # Special tokens get the ids that they are given only where the vocabulary has no holes before them.
-    vocab = {letter: index for index, letter in enumerate(alphabet)}
-    vocab |= {f"unused {index}": index for index in range(len(vocab), min(special.values()))}
-    made = tokenizers.Tokenizer(BPE(vocab, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    raw = json.loads(made.to_str())
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    ordered = sorted(special.items(), key=lambda item: item[1])
-    raw["added_tokens"] = [{"id": index, "content": text, "special": True, **flags} for text, index in ordered]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tokenizer.json"
-        path.write_text(json.dumps(raw), encoding="utf-8")
-        return Tokenizer(path, vocab_size=config.text.vocab_size)
+    return byte_tokenizer(special, config.text.vocab_size)

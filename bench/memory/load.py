@@ -88,6 +88,7 @@ class Words:
 
     ahead = allowed = Allowed()
     run: tuple[int, ...] = ()
+    expected_run: int = 0
 
     def __init__(self, count: int) -> None:
         self._left = count

@@ -16,6 +16,7 @@ row come free when the last step that carries it has committed. Nothing on the d
 
 import itertools
 import logging
+import operator
 import time
 from collections.abc import Callable, Iterable
 
@@ -272,6 +273,8 @@ class EngineCore:
                     return
                 if sequence.finalized:
                     return
+            if self.scheduler.limits.forced_runs:
+                sequence.expected_run = operator.index(sequence.grammar.expected_run)
         except Exception as error:  # grammar and sink are plug-ins: their faults end their request alone
             self.end(sequence, error)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from photonlite.kernels.paged_attention import check_pages
 from photonlite.kernels.quantised import GROUP
 from photonlite.kernels.reference import attention as reference
-from photonlite.kernels.reference.attention import FP8, HeadNorms
+from photonlite.kernels.reference.attention import FP8, HeadNorms, ScoreRule
 from photonlite.kernels.small_batch_gemm_kernels import prefetch
 from photonlite.kernels.triton_utils import arrival_counters, dependent_launch, power_of_2, tl, triton, use_triton
 
@@ -105,26 +105,34 @@ def decode_attention(
     factors: Tensor | None = None,  # [B, H + H_kv], contiguous: of queries, and of values before they are stored
     weight_group: int = 0,  # see `attention_config`
     config: AttentionConfig | None = None,  # `attention_config` unless given
+    rule: ScoreRule | None = None,  # without a window
+    stored: bool = False,  # `qkv` has rotated queries alone, [B, H D], and pages have the new keys and values already
 ) -> None:
-    """Rotate, write, attend; reads `page_table`, `positions` before the wait: the kernel in front writes neither."""
+    """Rotate, write, attend; positions, turns, rotary, and the page table are read before the kernel in front ends."""
     turns = positions if turns is None else turns
     if not use_triton(qkv):
         reference.decode_attention(
             qkv, rotary, keys, values, page_table, positions, slots, out,
-            turns=turns, norms=norms, k_scale=k_scale, v_scale=v_scale, factors=factors,
+            turns=turns, norms=norms, k_scale=k_scale, v_scale=v_scale, factors=factors, rule=rule,
+            stored=stored,
         )  # fmt: skip
         return
+    if rule is not None and rule.window is not None:
+        raise ValueError(f"the kernel sees all positions, not {rule.window}")
     check_pages(keys, values, page_table)
     if not positions.stride() == slots.stride() == turns.stride():
         given = f"positions with stride {positions.stride()}, slots with {slots.stride()}, turns with {turns.stride()}"
         raise ValueError(f"{given}: give the same")
     rows, page, kv_heads, dim = len(qkv), *keys.shape[1:]
-    group = qkv.shape[1] // dim // kv_heads - 2
+    group = qkv.shape[1] // dim // kv_heads - (0 if stored else 2)
     fp8 = keys.dtype == FP8
     config = config or attention_config(
         rows, kv_heads, page_table.shape[1] * page, dim=dim, group=group, fp8=fp8, weight_group=weight_group
     )
     dot = config.dot and min(dim, config.block) >= 16
+    # Scores are of base 2. What a cap divides is of base e, and multiplied behind the tangent.
+    scale, cap = (rule.scale, rule.softcap or 0.0) if rule is not None else (1 / math.sqrt(dim), 0.0)
+    base = 1 / cap if cap else math.log2(math.e)
     q_gain, k_gain, eps = norms if norms is not None else (rotary, rotary, 0.0)  # pointers that are not read
     members, width = power_of_2(group), power_of_2(dim)
     partial, counters = qkv, qkv
@@ -135,13 +143,14 @@ def decode_attention(
         qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain,
         rotary if factors is None else factors, out, partial, counters, qkv.stride(0), *keys.stride()[:3],
         page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0), eps,
-        math.log2(math.e) / math.sqrt(dim) * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
+        scale * base * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
+        cap * math.log2(math.e),
         GROUP=group, GROUP_WIDTH=max(16, members) if dot else members, MEMBERS=members,
         DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
         NORMED=norms is not None, FACTORS=factors is not None, PARTS=config.parts,
         PARTS_WIDTH=power_of_2(config.parts), CHUNK=max(1, _MERGED // (members * width)), STAGES=config.stages,
-        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, num_warps=config.warps,
-        **dependent_launch(qkv),
+        AHEAD=config.ahead, LINE=_LINE // keys.element_size(), LEAST=_LEAST, FP8=fp8, CAPPED=cap > 0, STORED=stored,
+        num_warps=config.warps, **dependent_launch(qkv),
     )  # fmt: skip
 
 
@@ -152,11 +161,12 @@ def _attend_kernel(
     out: tl.tensor, partial: tl.tensor, counters: tl.tensor, qkv_stride: tl.tensor,
     page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
     row_stride: tl.tensor, out_stride: tl.tensor, sines: tl.tensor, eps: tl.tensor,
-    scale: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, v_scale: tl.tensor,
+    scale: tl.tensor, k_inverse: tl.tensor, v_inverse: tl.tensor, v_scale: tl.tensor, cap: tl.tensor,
     GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, MEMBERS: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr,
     HALF: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, DOT: tl.constexpr, NORMED: tl.constexpr,
     FACTORS: tl.constexpr, PARTS: tl.constexpr, PARTS_WIDTH: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
-    AHEAD: tl.constexpr, LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, PDL: tl.constexpr,
+    AHEAD: tl.constexpr, LINE: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr, CAPPED: tl.constexpr,
+    STORED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Fold part `program_id(2)` of row `program_id(0)` into the heads that share key/value head `program_id(1)`."""
     row, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -164,9 +174,11 @@ def _attend_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     position = tl.load(positions + row * row_stride)
     share = tl.cdiv(tl.cdiv(position + 1, BLOCK), PARTS) * BLOCK
-    begin, stop = part * share, tl.minimum((part + 1) * share, position)
+    begin, stop = part * share, tl.minimum((part + 1) * share, position + (1 if STORED else 0))
     member, d = tl.arange(0, GROUP_WIDTH), tl.arange(0, DIM_WIDTH)
     pages = page_table + row.to(tl.int64) * table_stride
+    if not STORED:
+        cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
     if PDL:
         if AHEAD > 0:
             near = tl.minimum(begin + tl.arange(0, AHEAD), tl.maximum(stop - 1, 0))
@@ -179,8 +191,10 @@ def _attend_kernel(
     vector = qkv + row.to(tl.int64) * qkv_stride
     heads = kv_head * GROUP + member
     real = (member < GROUP)[:, None] & (d < DIM)[None, :]
-    cos, sin = _rotation(rotary + tl.load(turns + row * row_stride) * HALF, sines, d, HALF)
-    query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
+    if STORED:
+        query = tl.load(vector + heads[:, None] * DIM + d[None, :], mask=real, other=0.0).to(tl.float32)
+    else:
+        query = _turned(vector + heads[:, None] * DIM, q_gain, eps, cos, sin, d, member < GROUP, DIM, HALF, NORMED)
     v_factor = 1.0
     if FACTORS:
         factor = factors + row * ((GROUP + 1) * tl.num_programs(1))
@@ -189,21 +203,24 @@ def _attend_kernel(
     query = query.to(qkv.dtype.element_ty)  # [G, D]
     scaled = query.to(tl.float32) * scale
     highest, divisor, merged = _fold_cached(
-        query, scaled, keys, values, pages, begin, stop, d, kv_head, page_stride, place_stride, head_stride, scale,
-        GROUP_WIDTH, DIM, DIM_WIDTH, PAGE, BLOCK, DOT, STAGES, LEAST, FP8,
+        query, scaled, keys, values, pages, begin, stop, d, kv_head, page_stride, place_stride, head_stride, scale, cap,
+        CAPPED, GROUP_WIDTH, DIM, DIM_WIDTH, PAGE, BLOCK, DOT, STAGES, LEAST, FP8,
     )  # fmt: skip
-    if position // share == part:
-        stored_key, stored_value = _write_new(
-            vector + (GROUP * tl.num_programs(1) + kv_head) * DIM, keys, values, slots, k_gain, eps, row, kv_head,
-            cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, v_factor,
-            DIM, HALF, PAGE, NORMED, FACTORS, FP8,
-        )  # fmt: skip
-        new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
-        top = tl.maximum(highest, new_score)
-        new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
-        divisor = divisor * old_weight + new_weight
-        merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
-        highest = top
+    if not STORED:  # noqa: SIM102 -- a constant, and a number of the device
+        if position // share == part:
+            stored_key, stored_value = _write_new(
+                vector + (GROUP * tl.num_programs(1) + kv_head) * DIM, keys, values, slots, k_gain, eps, row, kv_head,
+                cos, sin, d, row_stride, page_stride, place_stride, head_stride, k_inverse, v_inverse, v_factor,
+                DIM, HALF, PAGE, NORMED, FACTORS, FP8,
+            )  # fmt: skip
+            new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
+            if CAPPED:
+                new_score = _capped(new_score, cap)
+            top = tl.maximum(highest, new_score)
+            new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
+            divisor = divisor * old_weight + new_weight
+            merged = merged * old_weight[:, None] + new_weight[:, None] * stored_value.to(tl.float32)[None, :]
+            highest = top
 
     result = out + row.to(tl.int64) * out_stride + heads[:, None] * DIM + d[None, :]
     if PARTS == 1:
@@ -254,12 +271,18 @@ def _turned(
 
 
 @triton.jit
+def _capped(score: tl.tensor, cap: tl.tensor) -> tl.tensor:
+    """Return the hyperbolic tangent times `cap`."""
+    return cap * (1.0 - 2.0 / (1.0 + tl.exp2(2.8853900817779268 * score)))  # 2 log2(e)
+
+
+@triton.jit
 def _fold_cached(
     query: tl.tensor, scaled: tl.tensor, keys: tl.tensor, values: tl.tensor, pages: tl.tensor, begin: tl.tensor,
     stop: tl.tensor, d: tl.tensor, kv_head: tl.tensor,
-    page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, scale: tl.tensor,
-    GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    DOT: tl.constexpr, STAGES: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr,
+    page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, scale: tl.tensor, cap: tl.tensor,
+    CAPPED: tl.constexpr, GROUP_WIDTH: tl.constexpr, DIM: tl.constexpr, DIM_WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK: tl.constexpr, DOT: tl.constexpr, STAGES: tl.constexpr, LEAST: tl.constexpr, FP8: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """Fold cached positions ``[begin, stop)``; return largest scores [G], sums of weights [G] and of values [G, D]."""
     # 16 bits of either kind represent 8 bits exactly; float16 is the quicker conversion.
@@ -291,6 +314,8 @@ def _fold_cached(
             score = tl.dot(factor, tl.trans(key.to(compute))) * scale  # [G, N]
         else:
             score = tl.sum(scaled[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
+        if CAPPED:
+            score = _capped(score, cap)
         score = tl.where(seen[None, :], score, float("-inf"))
         if DOT:
             higher = tl.maximum(best, tl.max(score, axis=1))

@@ -53,6 +53,22 @@ def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, 
     return normal
 
 
+def add_normed(x: Tensor, delta: Tensor, gain: Tensor, following: Tensor | None, eps: float, normal: Tensor) -> None:
+    """Add the RMS norm of `delta`, rounded, to `x` ``[T, D]`` in place, and write the RMS norm of the sum to `normal`.
+
+    `gain` and `following`, ``[D]``, are the weights of both norms; without a second one nothing is written.
+    """
+    if not use_triton(x):
+        reference.add_normed(x, delta, gain, following, eps, normal)
+        return
+    row = split_row(x.shape[1])
+    _add_normed_kernel[(len(x),)](
+        x, delta, gain, gain if following is None else following, normal, x.stride(0), delta.stride(0),
+        normal.stride(0), eps, LEFT=row.left, RIGHT=row.right, RIGHT_WIDTH=row.right_width,
+        NORMED=following is not None, num_warps=row.warps(PER_THREAD), **dependent_launch(x),
+    )  # fmt: skip
+
+
 def _launch(
     x: Tensor, delta: Tensor | None, shift: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float,
     normal: Tensor, scale: Tensor | None,
@@ -116,6 +132,41 @@ def _residual_norm_kernel(
         normal, normal_r = normal * inverse, normal_r * inverse
     kind = normal_out.dtype.element_ty
     _store(normal_out + place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
+
+
+@triton.jit
+def _add_normed_kernel(
+    x: tl.tensor, delta: tl.tensor, gain: tl.tensor, following: tl.tensor, normal_out: tl.tensor, x_stride: tl.tensor,
+    delta_stride: tl.tensor, normal_stride: tl.tensor, eps: tl.tensor,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, NORMED: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    """Add to row `program_id(0)` and normalise it."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    slopes, slopes_r = _fetched(gain, LEFT, RIGHT, RIGHT_WIDTH)
+    later, later_r = slopes, slopes_r
+    if NORMED:
+        later, later_r = _fetched(following, LEFT, RIGHT, RIGHT_WIDTH)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    kind = x.dtype.element_ty
+    value, value_r = _fetched(delta + row * delta_stride, LEFT, RIGHT, RIGHT_WIDTH)
+    off, off_r, spread = _standardised(
+        value.to(tl.float32), value_r.to(tl.float32), eps, LEFT, RIGHT, RIGHT_WIDTH, False
+    )  # fmt: skip
+    added = (off * spread * slopes.to(tl.float32)).to(kind).to(tl.float32)
+    added_r = (off_r * spread * slopes_r.to(tl.float32)).to(kind).to(tl.float32)
+    stream, stream_r = _fetched(x + row * x_stride, LEFT, RIGHT, RIGHT_WIDTH)
+    total, total_r = (stream.to(tl.float32) + added).to(kind), (stream_r.to(tl.float32) + added_r).to(kind)
+    _store(x + row * x_stride, total, total_r, LEFT, RIGHT, RIGHT_WIDTH)
+    if NORMED:
+        off, off_r, spread = _standardised(
+            total.to(tl.float32), total_r.to(tl.float32), eps, LEFT, RIGHT, RIGHT_WIDTH, False
+        )  # fmt: skip
+        normal, normal_r = off * spread * later.to(tl.float32), off_r * spread * later_r.to(tl.float32)
+        place = normal_out + row * normal_stride
+        _store(place, normal.to(kind), normal_r.to(kind), LEFT, RIGHT, RIGHT_WIDTH)
 
 
 @triton.jit

@@ -232,19 +232,21 @@ def linear_out(
 
 
 def linear_into(
-    out: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, *, gated: bool = False,
+    out: Tensor, x: Tensor, weight: Weight, bias: Tensor | None, *, gated: bool = False, gelu: bool = False,
     handshake: Handshake | None = None,
 ) -> None:  # fmt: skip
     """Write ``x @ weight.T + bias``, ``[M, N]`` in the type of `out`; if `gated`, SwiGLU of it, as in `norm_linear`.
 
+    Gates go through GELU in its place where `gelu` is set.
+
     With a handshake it takes the place of a block's `linear_out`.
     """
     if not supported(x, weight):
-        reference.linear_into(out, x, dense(weight, x.dtype), bias, gated=gated)
+        reference.linear_into(out, x, dense(weight, x.dtype), bias, gated=gated, gelu=gelu)
         return
     run_product(
         x, weight, bias,
-        raw=out, activated=out, split=0 if gated else len(weight), gated=gated, awaits=handshake,
+        raw=out, activated=out, split=0 if gated else len(weight), gated=gated, gelu=gelu, awaits=handshake,
     )  # fmt: skip
 
 
@@ -303,6 +305,7 @@ def run_product(
     activated: Tensor,  # takes the others, through GELU
     split: int,
     gated: bool = False,  # whether `activated` takes SwiGLU of pairs of rows instead: the weight has gates, then values
+    gelu: bool = False,  # whether gates go through GELU
     residual: bool = False,  # whether `raw` is the residual stream that is added to
     norm: tuple[Tensor, Tensor, Tensor, float] | None = None,  # of a single row, beginning with its statistics
     new_stats: Tensor | None = None,  # of a single row: takes those of the new residual stream
@@ -343,7 +346,7 @@ def run_product(
         "BIAS": bias is not None,
         "NORM": "squares" if scales is not None else "moments" if norm is not None else "",
         "RESIDUAL": residual,
-        "ACT": "swiglu" if gated else "gelu" if split < outs else "",
+        "ACT": ("geglu" if gelu else "swiglu") if gated else "gelu" if split < outs else "",
         "STATS": "squares" if new_scales is not None else "moments" if new_stats is not None else "",
         "ANNOUNCE": announces is not None,
         "AWAITED": awaits.count if awaits is not None else 0,

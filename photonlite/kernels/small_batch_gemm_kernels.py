@@ -14,10 +14,13 @@ def _gelu(value: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _gated(total: tl.tensor, OUTS: tl.constexpr, ROWS: tl.constexpr) -> tl.tensor:
-    """Return SwiGLU of interleaved rows ``[2 N, M]``, a gate and what it gates: float32 ``[N, M]``."""
+def _gated(total: tl.tensor, ACT: tl.constexpr, OUTS: tl.constexpr, ROWS: tl.constexpr) -> tl.tensor:
+    """Return SwiGLU or GeGLU of interleaved rows ``[2 N, M]``, a gate and what it gates: float32 ``[N, M]``."""
     gate, value = tl.split(tl.permute(tl.reshape(total, [OUTS // 2, 2, ROWS]), (0, 2, 1)))
-    return gate * tl.sigmoid(gate) * value
+    if ACT == "geglu":
+        return _gelu(gate) * value
+    else:
+        return gate * tl.sigmoid(gate) * value
 
 
 @triton.jit
@@ -68,9 +71,9 @@ def _load_squares(
 
 @triton.jit
 def _weight_rows(tile: tl.tensor, outs: tl.tensor, OUTS: tl.constexpr, ACT: tl.constexpr) -> tl.tensor:
-    """Return the rows of the weight that a program takes: with SwiGLU gates and what they gate interleaved, clamped."""
+    """Return the rows of the weight that a program takes: gates and what they gate interleaved, clamped."""
     i = tl.arange(0, OUTS)
-    if ACT == "swiglu":
+    if ACT == "swiglu" or ACT == "geglu":
         return tl.minimum(tile * (OUTS // 2) + i // 2, outs - 1) + i % 2 * outs
     else:
         return tile * OUTS + i
@@ -85,13 +88,13 @@ def _finish(
     OUTS: tl.constexpr, ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Apply bias, activation and residual to a tile ``[N, M]``, store it, and its statistics."""
-    if ACT == "swiglu":
+    if ACT == "swiglu" or ACT == "geglu":
         if BIAS:
             total += tl.load(bias + n).to(tl.float32)[:, None]
         column = tile * (OUTS // 2) + tl.arange(0, OUTS // 2)
         cell = activated + m[None, :] * activated_stride + column[:, None]
         inside = (column < outs)[:, None] & (m < rows)[None, :]
-        tl.store(cell, _gated(total, OUTS, ROWS).to(activated.dtype.element_ty), mask=inside)
+        tl.store(cell, _gated(total, ACT, OUTS, ROWS).to(activated.dtype.element_ty), mask=inside)
     else:
         inside = (n < outs)[:, None] & (m < rows)[None, :]
         if BIAS:
@@ -192,7 +195,7 @@ def product_kernel(
     m = tl.arange(0, ROWS)
     early: tl.constexpr = ((INS - LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
     late: tl.constexpr = ((LATE + STEP - 1) // STEP + PARTS - 1) // PARTS * STEP
-    last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
+    last = outs * 2 - 1 if ACT == "swiglu" or ACT == "geglu" else outs - 1
     row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
     slopes = scale + tl.minimum(n, last).to(tl.int64) * scale_stride
     offsets = shift + tl.minimum(n, last).to(tl.int64) * scale_stride
@@ -278,7 +281,7 @@ def single_kernel(
     """
     tile = tl.program_id(0)
     n = _weight_rows(tile, outs, OUTS, ACT)
-    last = outs * 2 - 1 if ACT == "swiglu" else outs - 1
+    last = outs * 2 - 1 if ACT == "swiglu" or ACT == "geglu" else outs - 1
     row = weight + tl.minimum(n, last).to(tl.int64)[:, None] * weight_stride
     slopes = scales + tl.minimum(n, last).to(tl.int64)[:, None] * scale_stride
     offsets = shifts + tl.minimum(n, last).to(tl.int64)[:, None] * scale_stride

@@ -24,9 +24,11 @@ from time import perf_counter
 from typing import Protocol, get_args
 
 import torch
+from torch.nn.attention import SDPBackend
 from tqdm import tqdm
 
 from photonlite.device.parts import PartThread
+from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.runner.sampling_params import WITH_SCORES, Variant
 
@@ -35,8 +37,8 @@ _logger = logging.getLogger("photonlite")
 VARIANTS: tuple[Variant, ...] = tuple(variant for variant in get_args(Variant) if variant not in WITH_SCORES)
 """Captured variants: those with scores and penalties are rare, and run without a graph."""
 
-WORD_VARIANTS: tuple[Variant, ...] = ("text",)
-"""The same for a model without coordinates and sizes."""
+WORD_VARIANTS: tuple[Variant, ...] = ("text", "scored")
+"""The same for a model without coordinates and sizes: the digits of its places are scored."""
 
 PLACE_VARIANTS: tuple[Variant, ...] = tuple(variant for variant in VARIANTS if variant not in ("size", "mixed"))
 """The same for a model with coordinates, and without sizes."""
@@ -123,6 +125,37 @@ def try_capture(capturer: Capturer, work: Callable[[], None], what: str) -> Call
     except Exception as error:
         _logger.warning("%s without a CUDA graph, because capturing failed: %s: %s", what, type(error).__name__, error)
         return None
+
+
+def capture_fastest(
+    capturer: Capturer,
+    work: Callable[[], None],
+    what: str,
+    choose: Callable[[Sequence[Callable[[], None]]], int] = fastest,
+) -> Callable[[], None] | None:
+    """Capture work with every attention and return what replays the fastest, which `choose` picks.
+
+    As `try_capture`, it logs a warning and returns None if all fail.
+    """
+    names, replays, reasons = [], [], []
+    for backend in BACKENDS:
+        try:
+            replays.append(capturer.capture(partial(_attend_with, backend, work)))
+            names.append(backend.name)
+        except Exception as error:
+            reasons.append(f"{backend.name}: {type(error).__name__}: {error}")
+    if not replays:
+        reason = "because capturing failed with every attention"
+        _logger.warning("%s without a CUDA graph, %s: %s", what, reason, "; ".join(reasons))
+        return None
+    best = choose(replays)
+    _logger.debug("%s with %s, the fastest of %s", what, names[best], ", ".join(names))
+    return replays[best]
+
+
+def _attend_with(backend: SDPBackend, work: Callable[[], None]) -> None:
+    with only_backend(backend):
+        work()
 
 
 @contextlib.contextmanager

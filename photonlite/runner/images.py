@@ -10,30 +10,26 @@ An image is copied and resized by the launch of its first crop, and its buffer i
 crops of later launches are kept in separate memory, which only the stream of encode launches touches.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_SCRATCH, pack_image
 from photonlite.kernels.adapters import AdapterRows
-from photonlite.kernels.autotune import BACKENDS, fastest, only_backend
+from photonlite.kernels.autotune import fastest
 from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.resize import cut_image
 from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import CropEncoder
 from photonlite.runner.buffers import CropBuffers, transfer
-from photonlite.runner.graphs import Capturer, GraphReport, measured
+from photonlite.runner.graphs import Capturer, GraphReport, capture_fastest, measured
 from photonlite.sequence import PatchImage, StoredImage, UncutImage
-
-_logger = logging.getLogger("photonlite")
 
 
 class Images(Protocol):
@@ -218,27 +214,13 @@ class GraphedEncoder:
                 self._encoder.project(self._features.new_zeros(crops, *largest.shape[1:]), tiling)
             del largest
             for count in range(len(self._pixels), 0, -1):
-                names, replays, reasons = [], [], []
-                for backend in BACKENDS:
-                    try:
-                        replays.append(capturer.capture(partial(self._run, count, backend)))
-                        names.append(backend.name)
-                    except Exception as error:
-                        reasons.append(f"{backend.name}: {type(error).__name__}: {error}")
-                if not replays:
-                    _logger.warning(
-                        "%d crops are encoded without a CUDA graph, because capturing failed with every attention: %s",
-                        count, "; ".join(reasons),
-                    )  # fmt: skip
-                    continue
-                best = choose(replays)
-                self._replays[count] = replays[best]
-                _logger.debug("%d crops are encoded with %s, the fastest of %s", count, names[best], ", ".join(names))
+                what = f"{count} crops are encoded"
+                if replay := capture_fastest(capturer, partial(self._run, count), what, choose):
+                    self._replays[count] = replay
             return report(len(self._replays))
 
-    def _run(self, count: int, backend: SDPBackend) -> None:
-        with only_backend(backend):
-            self._features[:count].copy_(self._encoder.encode(self._pixels[:count]))
+    def _run(self, count: int) -> None:
+        self._features[:count].copy_(self._encoder.encode(self._pixels[:count]))
 
 
 def _places(groups: Sequence[CropGroup]) -> Iterator[tuple[CropGroup, int, int]]:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.kernels.adapters import AdapterRows
+from photonlite.kernels.autotune import fastest
 from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import PatchEncoder, PatchSpec
 from photonlite.runner.buffers import CropBuffers, transfer
-from photonlite.runner.graphs import Capturer, GraphReport, measured, try_capture
+from photonlite.runner.graphs import Capturer, GraphReport, capture_fastest, measured
 from photonlite.sequence import UNIT_PATCHES, PatchImage
 
 Grid = tuple[int, int]  # rows and columns of patches of an image
@@ -97,7 +98,8 @@ class GraphedPatches:
     ```
 
     From Python the launches of a small image's kernels take longer than the kernels. All graphs are captured at start:
-    a capture stops the whole card, and fails where another thread waits for it. Methods are called in inference mode.
+    a capture stops the whole card, and fails where another thread waits for it. Each is captured with every attention,
+    and the fastest is kept: cuDNN's is half again as fast for large images. Methods are called in inference mode.
     """
 
     def __init__(self, encoder: PatchEncoder, spec: PatchSpec, device: torch.device) -> None:
@@ -121,7 +123,9 @@ class GraphedPatches:
     def encoding(self, grids: Sequence[Grid]) -> Callable[[Tensor], Tensor]:
         return self._encoder.encoding(grids)
 
-    def capture(self, capturer: Capturer) -> GraphReport:
+    def capture(
+        self, capturer: Capturer, choose: Callable[[Sequence[Callable[[], None]]], int] = fastest
+    ) -> GraphReport:
         """Capture the sizes of cameras, largest first: later ones find its memory in the pool."""
         with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
             grids = sorted(self._grids_of_cameras(), key=_area, reverse=True)
@@ -132,7 +136,7 @@ class GraphedPatches:
             for grid in grids:
                 encoding = self._encoder.encoding([grid])
                 what = f"images of {grid[0]} x {grid[1]} patches are encoded"
-                if replay := try_capture(capturer, partial(self._run, grid, encoding), what):
+                if replay := capture_fastest(capturer, partial(self._run, grid, encoding), what, choose):
                     self._replays[grid] = replay
                     self._encodings.append(encoding)
             return report(len(self._replays))

@@ -185,7 +185,7 @@ class FifoPolicy:
 
         Where prompts ride, those that have begun go on beside these, and `prompts` begin.
         """
-        chosen = self.choose_rows(decoding)
+        chosen = self._without_waiting(self.choose_rows(decoding), len(decoding))
         steady = any(not sequence.is_behind for sequence in chosen)
         if self.mixes:
             room = self.room_beside(sum(not sequence.is_behind for sequence in chosen))
@@ -195,6 +195,14 @@ class FifoPolicy:
         if batch is not None and (batch.kind in ("decode", "mixed") or not steady):
             self._held_s = 0.0
         return batch
+
+    def _without_waiting(self, chosen: list[Sequence], decoding: int) -> list[Sequence]:
+        """Leave out sequences whose token in flight is probably followed by a run that is worth a launch.
+
+        The token is then computed with the run: a decode step of the token alone would take about as long.
+        """
+        least = self.run_cost.least(decoding)
+        return [one for one in chosen if one.expected_run < least or not one.awaits_token]
 
     def room_beside(self, decoding: int) -> int:
         """Return the positions of prompts that a step may carry beside so many rows that decode: at least one."""

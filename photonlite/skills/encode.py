@@ -25,6 +25,10 @@ class FixedGrammar:
         return ()
 
     @property
+    def expected_run(self) -> int:
+        return 0
+
+    @property
     def finish_reason(self) -> str | None:
         return None if self._left else "stop"
 

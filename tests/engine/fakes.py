@@ -47,6 +47,10 @@ class Words:
         return ()
 
     @property
+    def expected_run(self) -> int:
+        return 0
+
+    @property
     def finish_reason(self) -> str | None:
         if self.seen and self.seen[-1] == END:
             return "stop"

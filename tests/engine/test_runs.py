@@ -18,6 +18,8 @@ FORCED = 5
 class Scripted:
     """Words up to the end id, with forced ids at some places."""
 
+    expected_run = 0
+
     def __init__(self, places: Sequence[int], budget: int = 100) -> None:
         self.places, self.budget = frozenset(places), budget
         self.seen: list[int] = []
@@ -69,6 +71,62 @@ def ids(sink: FakeSink) -> list[int]:
 # The prompt has three positions: BOS and two tokens.
 RUN = range(2, 7)
 ANSWER = [WORD, WORD, *[FORCED] * 5, WORD, END]
+
+
+class Expecting(Scripted):
+    """The same, and it says of the run behind the next token how long it is."""
+
+    @property
+    def expected_run(self) -> int:
+        begin = end = len(self.seen) + 1
+        while end in self.places:
+            end += 1
+        return end - begin
+
+
+def test_a_run_that_is_expected_is_computed_with_the_token_before_it() -> None:
+    bench = Bench(script(RUN, 9))
+    sink = bench.ask(Expecting(RUN))
+    bench.run()
+
+    assert ids(sink) == ANSWER
+    assert launched(bench)[:3] == [("prefill", [(0, 3, 0)]), ("decode", [(3, 1, 1)]), ("run", [(4, 6, 7)])]
+    assert bench.everything_is_free()
+
+
+def test_a_sequence_waits_only_for_a_run_that_is_worth_a_launch() -> None:
+    bench = Bench(script(RUN, 9), max_batch=6)
+    others = [bench.ask(Words(9)) for _ in range(5)]  # six decode, and the run has five tokens
+    sink = bench.ask(Expecting(RUN))
+    bench.run()
+
+    assert ids(sink) == ANSWER
+    assert all(len(other.tokens) == 9 for other in others)
+    assert [kind for kind, _ in launched(bench)] == ["prefill", *["decode"] * 9]
+
+
+def test_a_run_that_is_expected_and_does_not_come_changes_no_answer() -> None:
+    grammar = Scripted(())
+    grammar.expected_run = 3
+    bench = Bench(script((), 6))
+    sink = bench.ask(grammar)
+    bench.run()
+
+    assert ids(sink) == [*[WORD] * 5, END]
+    assert [kind for kind, _ in launched(bench)] == ["prefill", *["decode"] * 5]  # and no zombie's
+
+
+@pytest.mark.parametrize("expected", ["five", None, 1.5])
+def test_what_is_expected_and_no_number_ends_its_request_alone(expected: object) -> None:
+    grammar = Scripted(())
+    grammar.expected_run = expected  # type: ignore[assignment]
+    bench = Bench(script((), 6), max_batch=2)
+    sink, other = bench.ask(grammar), bench.ask(Words(9))
+    bench.run()
+
+    assert isinstance(sink.ends[0].error, TypeError)
+    assert other.ends[0].error is None
+    assert bench.everything_is_free()
 
 
 def test_a_run_is_computed_in_one_launch_behind_the_step_in_flight() -> None:

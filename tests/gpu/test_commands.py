@@ -88,14 +88,29 @@ def test_clients_get_answers_of_the_length_that_was_asked_for(tmp_path):
         "detect, 3 objects, 640x480, 1 client",
         "answer, 3 tokens, 850x600, 1 client",
         "point, 1 point, 378x378, 1 client",
+        "answer, 3 tokens, 850x600, 1 client, plain operations",
         "answer, 3 tokens, 850x600, 1 client, FP8 linears",
     ]
     for name in ("coroutines", "threads"):
         assert rows[f"answers, 4 clients ({name})"][0].endswith("/s")
     assert "nan" not in text
-    assert text.count("## Under load") == 3
+    assert text.count("## Under load") == 4
     with gzip.open(tmp_path / "e2e-detect.json.gz") as trace:
         assert {"encode", "prefill"} <= {event["name"] for event in json.load(trace)["traceEvents"]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shape", ["qwen3-vl-2b", "paligemma2-3b"])
+def test_other_families_answer_too_and_their_steps_are_looked_at(tmp_path, shape):
+    code, text, rows = run(e2e.main, tmp_path, "--shape", shape, "--only", "answer", "detect", "steps", "plain")
+
+    assert code == 0
+    assert list(rows) == [f"answer, 3 tokens, 850x600, 1 client{more}" for more in ("", ", plain operations")]
+    steps = text.split("## Steps\n\n")[1].split("\n\n")[0].splitlines()[2:]
+    assert [line.strip("|").split("|")[0].strip() for line in steps] == [
+        f"{streams}{more}" for more in ("", ", plain operations") for streams in ("1 stream", "2 streams")
+    ]
+    assert "nan" not in text
 
 
 def test_an_answer_of_another_length_is_no_figure(tmp_path, monkeypatch):

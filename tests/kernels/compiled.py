@@ -41,6 +41,7 @@ from photonlite.kernels.activations import swiglu
 from photonlite.kernels.cards import CARDS, Card
 from photonlite.kernels.fp8 import CAPABILITY
 from photonlite.kernels.quantised import dense
+from photonlite.kernels.reference.attention import ScoreRule
 from photonlite.kernels.reference.quantised import empty, join_columns
 from photonlite.kernels.triton_utils import LEAST_CAPABILITY
 from tests.kernels.adapter_cases import block_terms
@@ -120,10 +121,14 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
     place = ints(rows, 3)
     rotated = zeros(2, 64, min(dim // 2, 64), dtype=torch.float32)
     attended, gains = zeros(rows, heads * dim), (zeros(dim), zeros(dim), 1e-6)
+    gemma = dim == 256
     decode_attention.decode_attention(
         zeros(rows, qkv), rotated, *pages, ints(rows, 128), place[:, 0], place[:, 1], attended,
-        norms=None if heads == kv_heads else gains,
+        norms=None if gemma or heads == kv_heads else gains, rule=ScoreRule(1 / 16, 50.0) if gemma else None,
     )  # fmt: skip
+    decode_attention.decode_attention(
+        attended, rotated, *pages, ints(rows, 128), place[:, 0], place[:, 0], attended, stored=True
+    )
     if heads == kv_heads:  # a parallel block
         norm, total = (zeros(hidden), zeros(hidden), 1e-5), qkv + inner
         cat, stats = zeros(rows, heads * dim + inner), None
@@ -134,6 +139,14 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
         )
         small_batch_gemm.linear_out(cat, zeros(hidden, cat.shape[1]), zeros(hidden), x, stats)
         adapted_step(x, cat, (hidden, qkv, inner, heads * dim))
+        return
+    if gemma:  # whose norms stand behind products too
+        inside, gain = zeros(rows, inner), zeros(hidden, dtype=torch.float32)
+        small_batch_gemm.linear_into(zeros(rows, qkv), x, zeros(qkv, hidden), None)
+        small_batch_gemm.linear_into(x, attended, zeros(hidden, heads * dim), None)
+        small_batch_gemm.linear_into(inside, x, zeros(2 * inner, hidden), None, gated=True, gelu=True)
+        small_batch_gemm.linear_into(x, inside, zeros(hidden, inner), None)
+        norms.add_normed(x, x, gain, gain, 1e-6, x)
         return
     scales = [serial_block.empty_scales(rows, hidden, width, 1e-6, x) for width in (inner, heads * dim)]
     serial_block.scale_stream(x, zeros(hidden), scales[0])

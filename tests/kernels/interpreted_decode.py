@@ -11,6 +11,7 @@ from photonlite.kernels import triton_utils
 from photonlite.kernels.decode_attention import AttentionConfig, decode_attention
 from photonlite.kernels.reference import attention as reference_attention
 from photonlite.kernels.reference import small_batch_gemm as reference
+from photonlite.kernels.reference.attention import ScoreRule
 from photonlite.kernels.row_kernels import normalise_kernel, statistics_kernel
 from photonlite.kernels.small_batch_gemm import Handshake, Tiling
 from photonlite.kernels.triton_utils import power_of_2
@@ -117,6 +118,11 @@ def check_alone(case: BlockCase, tiling: Tiling, bias: bool) -> None:
         split = 0 if gelu else len(case.w_in)
         gemm.run_product(case.x, case.w_in, offset, raw=found, activated=found, split=split, tiling=tiling)
         close(found, reference.small_batch_gemm(case.x, case.w_in, offset, gelu=gelu))
+    pairs = case.w_in[: len(case.w_in) // 2 * 2]
+    found, wanted = (torch.empty(len(case.x), len(pairs) // 2) for _ in range(2))
+    gemm.run_product(case.x, pairs, None, raw=found, activated=found, split=0, gated=True, gelu=True, tiling=tiling)
+    reference.linear_into(wanted, case.x, pairs, None, gated=True, gelu=True)
+    close(found, wanted)
 
 
 def check_blocks() -> None:
@@ -133,12 +139,14 @@ def check_blocks() -> None:
             assert not triton_utils.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
-def check_step(case: StepCase, config: AttentionConfig, *, normed: bool = False) -> None:
+def check_step(case: StepCase, config: AttentionConfig, *, normed: bool = False, capped: bool = False) -> None:
     wanted, found = case.copy(), case.copy()
     kv_heads, dim = case.keys.shape[2:]
     options: dict[str, Any] = {}
     if config.parts > 1:
         options["factors"] = torch.rand(len(case.qkv), case.qkv.shape[1] // dim - kv_heads) * 2
+    if capped:
+        options["rule"] = ScoreRule(0.2, 1.5)
     if normed:  # and rotated by other positions, as behind images
         turns = torch.stack((case.positions // 3, case.positions, case.positions), dim=1)[:, 0]
         case, found, wanted = (one.strided() for one in (case, found, wanted))
@@ -152,12 +160,28 @@ def check_step(case: StepCase, config: AttentionConfig, *, normed: bool = False)
     assert not triton_utils.arrival_counters(CPU, 1).any(), "counters are left for the next launch"
 
 
+def check_stored(case: StepCase, config: AttentionConfig) -> None:
+    """Attention of what is stored: rotated queries, and rows that are later positions of one sequence."""
+    positions = torch.tensor([160, 161, 162, 0, 64], dtype=torch.int32)
+    table = case.page_table[[3, 3, 3, 3, 4]].contiguous()
+    kv_heads, dim = case.keys.shape[2:]
+    width = case.qkv.shape[1] - 2 * kv_heads * dim
+    q, found, wanted = (torch.randn(5, width) for _ in range(3))
+    keys, values = (pages.nan_to_num(0.5) for pages in (case.keys, case.values))
+    given = (case.rotary, keys, values, table, positions, positions)
+    reference_attention.decode_attention(q, *given, wanted, stored=True)
+    decode_attention(q, *given, found, stored=True, config=config)
+    close(found, wanted)
+
+
 def check_attention() -> None:
     for number, shape in enumerate(HEADS):
         case = step_case(POSITIONS, *shape, torch.float32)
         for place, config in enumerate(CONFIGS):  # each is met with norms and without, by other shapes
             fresh = case.to(torch.float32, "cpu") if number % 2 else case
-            check_step(fresh, config, normed=(number + place) % 2 == 0)
+            check_step(fresh, config, normed=(number + place) % 2 == 0, capped=(number + place) % 3 == 0)
+        check_stored(case, CONFIGS[number])
+        check_stored(case, CONFIGS[-1])
     check_step(step_case([5], *HEADS[0], torch.float32), AttentionConfig(16, 27))  # more parts than positions
 
 

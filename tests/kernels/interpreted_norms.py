@@ -33,6 +33,12 @@ def check_norms(rows: int, dim: int, delta_rows: int, bias: bool, centred: bool)
     check_quantised((quantised[0], quantised[1]), wanted[1])
     shift = torch.randn(dim)
     shifted = norms.shifted_norm(x, shift, weight, offset, EPS)
+    stream, inside = x.clone(), torch.randn(rows, dim + 2)[:, :dim] * 4
+    given = (inside, weight, None if bias else shift, EPS)
+    found, wanted = ((stream.clone(), torch.full_like(stream, torch.nan)) for _ in range(2))
+    norms.add_normed(found[0], *given, found[1])
+    reference_norms.add_normed(wanted[0], *given, wanted[1])
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
     torch.testing.assert_close(
         shifted, reference_norms.shifted_norm(x, shift, weight, offset, EPS), atol=1e-5, rtol=1e-5
     )

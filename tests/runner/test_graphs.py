@@ -59,13 +59,14 @@ def captured(recorder: Recorder, options: GraphOptions, max_rows: int = 64) -> D
     return graphs
 
 
-def test_a_model_of_words_alone_needs_two_finalize_graphs_a_size() -> None:
+def test_a_model_of_words_alone_needs_graphs_of_words_with_scores_and_without() -> None:
     recorder = Recorder()
     graphs = DecodeGraphs(GraphOptions((1, 2)), depth=2, max_rows=64)
 
     graphs.capture(recorder, recorder.run, recorder.run, WORD_VARIANTS)
 
-    assert {call[2:] for call in recorder.calls if len(call) == 4} == {("text", False), ("text", True)}
+    kinds = {(kind, sampled) for kind in ("text", "scored") for sampled in (False, True)}
+    assert {call[2:] for call in recorder.calls if len(call) == 4} == kinds
 
 
 def test_sizes_are_captured_from_the_largest_on_for_both_slots_and_all_variants() -> None:

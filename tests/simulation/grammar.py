@@ -87,6 +87,10 @@ class HistoryGrammar:
         self.ahead: Allowed | None = None
 
     @property
+    def expected_run(self) -> int:
+        return (0, 0, 3, 9)[self._state % 4]  # which need not hold
+
+    @property
     def run(self) -> tuple[int, ...]:
         probe, found = copy.copy(self), list[int]()
         while probe.finish_reason is None and (only := _forced_word(probe.allowed)) is not None:
@@ -196,6 +200,10 @@ class FaultyGrammar:
         # What is said of a run must hold: up to a break.
         known = self._left if self._fault in ("allowed", "vocabulary") else None
         return self._inner.run[:known] if self._left >= 0 else self._inner.run
+
+    @property
+    def expected_run(self) -> int:
+        return self._inner.expected_run
 
     @property
     def misleads(self) -> bool:

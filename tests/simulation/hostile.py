@@ -197,6 +197,11 @@ class HostileGrammar:
         return None if ahead is None else self._trapped(ahead)
 
     @property
+    def expected_run(self) -> int:
+        self._trap.touch("run")
+        return self._inner.expected_run
+
+    @property
     def run(self) -> tuple[int, ...]:
         self._trap.touch("run")
         return self._inner.run

@@ -78,6 +78,7 @@ class Riding:
         able = [one for one in simulation.scheduler.running if could_decode(one, simulation.scenario.page_size)]
         first = any(one.realtime for one in simulation.scheduler.running)
         left_out = [one for one in able if one not in carried and not one.is_behind and one.realtime == first]
+        left_out = [one for one in left_out if one.expected_run < 2 or not one.awaits_token]
         simulation.seen["rows that rode with prompts"] += pending
         before = len(simulation.scheduler.running) - sum(row.begins for row in step.rows)
         if left_out and before < simulation.scenario.max_batch:  # else there is no row for a prompt

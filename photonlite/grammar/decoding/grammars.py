@@ -98,6 +98,11 @@ class BudgetedGrammar(ABC):
         return ()
 
     @property
+    def expected_run(self) -> int:
+        """How many ids must probably follow the next token, see `request.Grammar`."""
+        return 0
+
+    @property
     def finish_reason(self) -> str | None:
         """Why nothing may follow: "stop", "max_objects" or "length"; None while something may."""
         return self._finish_reason

@@ -83,8 +83,16 @@ class _Place:
     @property
     def common(self) -> Ids:
         """What all texts that may stand here begin with; nothing where a number may go on."""
-        ways = self.ways if self.digits is None or self.is_full else ()
-        return tuple(one[0] for one in itertools.takewhile(lambda one: len({*one}) == 1, zip(*ways, strict=False)))
+        return _common(self.ways) if self.digits is None or self.is_full else ()
+
+    @property
+    def expected(self) -> int:
+        """How many ids all texts that the next token leaves begin with; where digits may stand, it is one of these."""
+        if self.digits is not None and not self.is_full:
+            bound = self.bounds[len(self.numbers)]
+            return len(_common(self.ways)) if len(self.digits) + 1 == len(str(bound)) else 0
+        firsts = {way[0] for way in self.ways}
+        return min(len(_common([way for way in self.ways if way[0] == first])) for first in firsts) - 1
 
     def follow(self, token_id: int) -> None:
         """Take a token that may stand here."""
@@ -108,6 +116,11 @@ class _Place:
         self.ways = (form.more, form.last) if len(self.numbers) == form.numbers - 1 else (form.separator,)
 
 
+def _common(ways: Iterable[Ids]) -> Ids:
+    """Return what all texts begin with."""
+    return tuple(one[0] for one in itertools.takewhile(lambda one: len({*one}) == 1, zip(*ways, strict=False)))
+
+
 class ItemsGrammar(BudgetedGrammar):
     """A list of at most `max_items` items; `bounds` are those of an item's numbers, in their order."""
 
@@ -124,6 +137,10 @@ class ItemsGrammar(BudgetedGrammar):
     @property
     def run(self) -> Ids:
         return self._place.common[: self._left]
+
+    @property
+    def expected_run(self) -> int:
+        return min(self._place.expected, self._left - 1)
 
     def _advance(self, token: Token) -> str | None:
         self._place.follow(token.id)

@@ -103,17 +103,22 @@ def paged_attention(
 def decode_attention(
     qkv: Tensor, rotary: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, positions: Tensor, slots: Tensor,
     out: Tensor, *, turns: Tensor | None = None, norms: HeadNorms | None = None,
-    k_scale: float = 1.0, v_scale: float = 1.0, factors: Tensor | None = None,
+    k_scale: float = 1.0, v_scale: float = 1.0, factors: Tensor | None = None, rule: ScoreRule | None = None,
+    stored: bool = False,
 ) -> None:  # fmt: skip
     kv_heads, dim = keys.shape[2:]
     heads = qkv.view(len(qkv), -1, dim)
+    if stored:
+        found = paged_attention(heads, keys, values, page_table, positions + 1, k_scale, v_scale, rule)
+        out.copy_(found.flatten(1))
+        return
     q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     q, k = _normed_heads(q, k, norms)
     q, v = _scaled(q, v, factors)
     cos, sin = rotary[:, (positions if turns is None else turns).long(), None]  # [B, 1, R / 2]
     write_kv(keys, values, _rotated(k, cos, sin).to(v.dtype), v, slots.long(), k_scale, v_scale)
     q = _rotated(q, cos, sin).to(v.dtype)
-    out.copy_(paged_attention(q, keys, values, page_table, positions + 1, k_scale, v_scale).flatten(1))
+    out.copy_(paged_attention(q, keys, values, page_table, positions + 1, k_scale, v_scale, rule).flatten(1))
 
 
 def paged_prefill_attention(

@@ -28,6 +28,12 @@ def shifted_norm(x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, 
     return _norm(_at_least_float32(x) + shift, weight, bias, eps).to(x.dtype)
 
 
+def add_normed(x: Tensor, delta: Tensor, gain: Tensor, following: Tensor | None, eps: float, normal: Tensor) -> None:
+    x += _norm(_at_least_float32(delta), gain, None, eps).to(x.dtype)
+    if following is not None:
+        normal.copy_(_norm(_at_least_float32(x), following, None, eps))
+
+
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     wide = x.float()
     scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp(min=LEAST_SCALE)

@@ -50,12 +50,14 @@ def linear_out(
         stats.copy_(tile_statistics(residual, power_of_2(-(-residual.shape[1] // stats.shape[1]))))
 
 
-def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False) -> None:
+def linear_into(
+    out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *, gated: bool = False, gelu: bool = False
+) -> None:
     result = functional.linear(x, weight)
     result = result if bias is None else result + bias  # which may be wider
     if gated:
         gate, value = result.chunk(2, dim=-1)
-        result = functional.silu(gate) * value
+        result = (functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)) * value
     out.copy_(result)
 
 

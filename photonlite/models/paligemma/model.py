@@ -10,6 +10,7 @@ from photonlite.device.collectives import RankGroup
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import Attention
 from photonlite.models.paligemma.config import PaliGemmaConfig
+from photonlite.models.paligemma.fused import FusedDecode, block_weights, rotary_rows, step_obstacle
 from photonlite.models.paligemma.images import SquareImages
 from photonlite.models.paligemma.text import TextDecoder
 from photonlite.models.paligemma.vision import VisionTower
@@ -55,12 +56,17 @@ class PaliGemmaModel(nn.Module):
         return self.vision
 
     def prompt_decoder(self, *, fp8: bool = False) -> None: ...
-    def step_decoder(self, ranks: RankGroup | None = None) -> None: ...
+
+    def step_decoder(self, ranks: RankGroup | None = None) -> FusedDecode | None:
+        if ranks is not None or step_obstacle(self.text):
+            return None
+        return FusedDecode(block_weights(self.text), rotary_rows(self.config.text, self.text.words.device))
 
     def plain_parts(self) -> dict[str, str]:
-        rules = "fused attention has neither soft caps nor windows"
-        vision = "this family has no fused kernels for it"
-        return {"image encoder": vision, "prompts": rules, "decode steps": rules}
+        rules = "fused attention of prompts has neither soft caps nor windows"
+        parts = {"image encoder": "this family has no fused kernels for it", "prompts": rules}
+        reason = step_obstacle(self.text)
+        return parts if reason is None else parts | {"decode steps": reason}
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         return self.text.kv_statistics()

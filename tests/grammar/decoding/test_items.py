@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 
@@ -239,3 +240,21 @@ def test_a_run_begins_with_the_list_and_ends_with_the_budget() -> None:
 
     assert ItemsGrammar(shape, (9, 9), 30, 3).run == (LIST, OPEN)
     assert ItemsGrammar(shape, (9, 9), 1, 3).run == (LIST,)
+
+
+def test_a_list_expects_what_follows_a_number_that_the_next_digit_completes() -> None:
+    grammar = ItemsGrammar(form(), (999,) * 4, 100, 4)
+    expected = []
+    for token_id in (OPEN, *box(123, 45, 0, 678), CLOSE, LABEL, NEXT, BOX):
+        expected.append(grammar.expected_run)
+        write(grammar, token_id)
+
+    opening, numbers = [0], [[0, 0, 1, 0], [0, 0, 1], [0, 0], [0, 0, 2]]  # each with the separator behind it
+    assert expected == [*opening, *itertools.chain(*numbers), 1, 0, 1, 0]
+
+
+def test_a_list_expects_no_more_than_its_budget() -> None:
+    grammar = ItemsGrammar(form(), (9,) * 4, 9, 4)
+    write(grammar, OPEN, *box(1, 2, 3))
+    write(grammar, COMMA)
+    assert grammar.expected_run == 1

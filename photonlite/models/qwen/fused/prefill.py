@@ -9,21 +9,30 @@ x ─┬─ norm ── w_qkv ── norms, rotary, write ── paged attention
 A product adds to the stream itself, except the first, whose input belongs to the caller, and those in FP8: there the
 norm behind it adds. The norm also adds features of deepstack, which enter the stream behind the first blocks.
 The last block computes keys and values of all positions, and the rest only for each row's last position.
+
+A few positions, such as forced runs, take the products of decode steps with the norms inside, and attention whose
+parts fill the card: six kernels a block.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from photonlite.kernels.decode_attention import decode_attention
 from photonlite.kernels.fp8 import quantise_rows
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.prefill_attention import paged_prefill_attention
 from photonlite.kernels.reference.attention import indexable
 from photonlite.kernels.rotary import rotary_gelu_write
+from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
+from photonlite.kernels.small_batch_gemm import group_of
 from photonlite.models.base import KvPages, PackedPrompts
 from photonlite.models.fused_layers import Fp8Linear, Linear, Norm, Rows, WideLinear
 from photonlite.models.qwen.fused.layers import BlockWeights
+
+SHORT = 16  # positions that are run as rows of a decode step at most
 
 
 class FusedPrefill:
@@ -33,8 +42,16 @@ class FusedPrefill:
     """
 
     def __init__(
-        self, blocks: Sequence[BlockWeights], rotary: Tensor, axes: Tensor, heads: int, *, fp8: bool = False
+        self,
+        blocks: Sequence[BlockWeights],
+        rotary: Tensor,
+        axes: Tensor,
+        heads: int,
+        *,
+        fp8: bool = False,
+        short: bool = False,  # whether the kernels of decode steps run a few positions
     ) -> None:
+        self._short = short and not fp8
         linear = Fp8Linear if fp8 else WideLinear
         self._blocks = blocks
         self._rotary, self._axes = rotary, axes
@@ -50,6 +67,8 @@ class FusedPrefill:
         self._last_kv = linear(last.w_qkv[width:], None if last.b_qkv is None else last.b_qkv[width:])
 
     def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        if self._short and len(x) <= SHORT:
+            return self._run_short(x.clone(), prompts, cache)
         own = x
         x, rows = self._norms_in[0](x, None, None)
         for index in range(len(self._blocks) - 1):
@@ -59,6 +78,38 @@ class FusedPrefill:
             deepstack = _deepstack(prompts, index)
             x, rows = self._join(x, self._down[index], inside, self._norms_in[index + 1], deepstack)
         return self._last_block(x, rows, prompts, cache)
+
+    def _run_short(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        """Run a few positions, each as a row of a decode step; `x` is overwritten."""
+        count, block, table = len(x), self._blocks[0], tables_of(prompts, len(x))
+        dim, width = block.w_proj.shape
+        inner = block.w_down.shape[1]
+        qkv, attended, inside = (x.new_empty(count, size) for size in (len(block.w_qkv), width, inner))
+        into, between = (
+            empty_scales(count, dim, size, block.eps, x, group=group_of(weight))
+            for size, weight in ((inner, block.w_down), (width, block.w_proj))
+        )
+        scale_stream(x, block.gain_in, into)
+        for index, block in enumerate(self._blocks):
+            keys, values = cache.layer(index)
+            k_scale, v_scale = cache.scales[index]
+            norm_linear(into, block.w_qkv, block.b_qkv, qkv)
+            q, _ = self._rotate(index, qkv, prompts, prompts.slots, cache, self._heads)
+            decode_attention(
+                q.flatten(1), self._rotary, keys, values, table, prompts.positions, prompts.positions, attended,
+                k_scale=k_scale, v_scale=v_scale, stored=True,
+            )  # fmt: skip
+            add_linear(attended, block.w_proj, x, (block.gain_mlp, between))
+            norm_linear(between, block.w_gate_up, None, inside, gated=True)
+            following = self._blocks[index + 1] if index + 1 < len(self._blocks) else None
+            deepstack = _deepstack(prompts, index)
+            norm = None if following is None or deepstack is not None else (following.gain_in, into)
+            add_linear(inside, block.w_down, x, norm)
+            if deepstack is not None:
+                x += deepstack
+                if following is not None:
+                    scale_stream(x, following.gain_in, into)
+        return x.index_select(0, prompts.last)
 
     def activation_bytes(self, positions: int) -> int:
         """Return an upper bound: the products of a block and what is made of them, and some hidden states."""
@@ -119,6 +170,13 @@ class FusedPrefill:
 
     def _rows(self, x: Tensor) -> Rows:
         return quantise_rows(x) if self._fp8 else (x,)
+
+
+def tables_of(prompts: PackedPrompts, count: int) -> Tensor:
+    """Return the page table of each of `count` positions, ``[T, P]``; that of padding may be any row's."""
+    index = torch.arange(count, device=prompts.last.device)
+    before = (index[:, None] > prompts.last) & (prompts.lengths > 0)
+    return prompts.table.index_select(0, before.sum(1).clamp(max=len(prompts.table) - 1))
 
 
 def _deepstack(prompts: PackedPrompts, index: int) -> Tensor | None:

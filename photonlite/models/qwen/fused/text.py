@@ -33,7 +33,8 @@ class FusedText:
             return None
         text = self._text
         axes = axes_on(text.config, text.words.device)
-        return FusedPrefill(self._blocks, self._rotary, axes, text.config.heads, fp8=fp8)
+        short = self._step_obstacle() is None
+        return FusedPrefill(self._blocks, self._rotary, axes, text.config.heads, fp8=fp8, short=short)
 
     def plain_parts(self) -> dict[str, str]:
         """Return the parts that run in operations of PyTorch, with the reason."""

@@ -8,7 +8,7 @@ from photonlite.kernels.reference.attention import FP8
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import PackedPrompts
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
-from photonlite.models.qwen.fused.prefill import FusedPrefill
+from photonlite.models.qwen.fused.prefill import SHORT, FusedPrefill
 from photonlite.models.qwen.text import TextDecoder, axes_on
 from photonlite.runner.buffers import PagedCache
 from photonlite.runner.prefill import PromptRow, prompt_attention
@@ -20,10 +20,10 @@ SPANS = [Span(0, 31), Span(0, 9), Span(0, 26), Span(0, 1)]
 LATER = [Span(31, 4), Span(9, 20), Span(26, 1), Span(1, 2)]
 
 
-def fused_prefill(text: TextDecoder, *, fp8: bool = False) -> FusedPrefill:
+def fused_prefill(text: TextDecoder, *, fp8: bool = False, short: bool = False) -> FusedPrefill:
     config, device = text.config, text.words.device
     return FusedPrefill(
-        block_weights(text), rotary_rows(config, device), axes_on(config, device), config.heads, fp8=fp8
+        block_weights(text), rotary_rows(config, device), axes_on(config, device), config.heads, fp8=fp8, short=short
     )  # fmt: skip
 
 
@@ -127,6 +127,24 @@ def test_rows_on_one_axis_equal_the_plain_decoder(name: str, layers: int, kv_dty
         torch.testing.assert_close(stored(case.caches[0]), stored(case.caches[1]), atol=1e-9, rtol=1e-9)
 
 
+FEW, RUNS = [Span(0, 5), Span(0, 7), Span(0, 1)], [Span(5, 2), Span(7, 8), Span(1, 3)]
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.float64, FP8], ids=["wide-kv", "fp8-kv"])
+@pytest.mark.parametrize("layers", [0, 2, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_few_positions_run_as_rows_of_a_decode_step(name: str, layers: int, kv_dtype: torch.dtype) -> None:
+    text = random_decoder(*CONFIGS[name]).double()
+    case = Case(text, kv_dtype, layers=min(layers, text.config.layers), axes=layers != 0)
+    decoder = fused_prefill(text, short=True)
+
+    for spans, seed in ((FEW, 0), (RUNS, 1)):
+        inputs = case.inputs(spans, seed)
+        assert len(inputs[0]) + 3 <= SHORT
+        torch.testing.assert_close(case.fused(decoder, spans, inputs), case.plain(spans, inputs), atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(stored(case.caches[0]), stored(case.caches[1]), atol=1e-9, rtol=1e-9)
+
+
 def distance(found: Tensor, wanted: Tensor) -> float:
     return float((found.float() - wanted.float()).norm() / wanted.float().norm())
 
@@ -157,8 +175,8 @@ def test_on_a_card_rounding_costs_no_more_than_in_the_plain_decoder(name: str) -
     text = random_decoder(*SHAPES[name]).bfloat16()
     rounded, exact = text.cuda(), copy.deepcopy(text).float().cuda()
     fused, truth = Case(rounded, torch.bfloat16, layers=3), Case(exact, torch.float32, layers=3)
-    decoder = fused_prefill(rounded)
-    for spans, seed in ((SPANS, 0), (LATER, 1)):
+    decoder = fused_prefill(rounded, short=True)
+    for spans, seed in ((SPANS, 0), (LATER, 1), (FEW, 2), (RUNS, 3)):
         inputs = fused.inputs(spans, seed)
         wanted = truth.plain(spans, (inputs[0].float(), inputs[1], inputs[2].float()))
         error = distance(fused.fused(decoder, spans, inputs), wanted)
