@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.device.base import Array
 from photonlite.models.adapters.layers import AdapterBank
-from photonlite.runner.buffers import CropBuffers, transfer
+from photonlite.runner.buffers import CropBuffers, transfer, transfer_back
 from photonlite.runner.images import Images
 from photonlite.sequence import HostTensor, StoredImage
 
@@ -42,8 +43,11 @@ Kind = Literal["embeddings", "pages"]
 class Store(Protocol):
     """Takes what was computed for images, from any thread; `units` are crops, or positions of pages."""
 
-    def wants(self, kind: Kind, units: int, size: int) -> bool:
-        """Whether so many bytes are worth a copy to the host."""
+    def wants(self, image: str, kind: Kind, units: int, size: int) -> bool:
+        """Whether so many bytes that were computed for an image are worth a copy to the host."""
+
+    def allocate(self, size: int) -> Array | None:
+        """Return memory for a copy; None where there is none."""
 
     def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
         """Keep numbers of an image; their memory is the store's."""
@@ -78,9 +82,11 @@ class StoredImages:
             return
         self.inner.encode(buffers, fresh, bank)
         for group in fresh:
-            found = self.inner.embeddings(group.job.number)
-            if self._keeper is not None and found is not None:
-                self._keeper.keep(group.job.key, group.job.leader.cache_salt, "embeddings", found, group.job.total)
+            job, found = group.job, self.inner.embeddings(group.job.number)
+            if self._keeper is None or found is None:
+                continue
+            if self._keeper.wants(job.key, "embeddings", job.total, found.nbytes):
+                self._keeper.keep(job.key, job.leader.cache_salt, "embeddings", found, job.total)
 
     def work(self, groups: Sequence[CropGroup]) -> int:
         return self.inner.work(_fresh(groups))
@@ -110,7 +116,7 @@ class ImageKeeper:
 
     ```
     device    encode ─● made ─ ...
-    thread            └ page-locked memory ─ copy, on a stream of its own ─ store
+    thread            └ memory of the store ─ copy, on a stream of its own ─ store
     ```
 
     On the CPU there is nothing to wait for: it is copied at once. While much is being copied, more is not kept. What
@@ -128,11 +134,11 @@ class ImageKeeper:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
 
-    def wants_pages(self, positions: int, size: int) -> bool:
-        """Whether so many bytes of pages are worth a copy to the host, and there is room for a copy on the device."""
+    def wants(self, image: str, kind: Kind, units: int, size: int) -> bool:
+        """Whether what was computed for an image is worth a copy to the host, and there is room until it is made."""
         with self._lock:
-            room = size <= _MOST_BYTES and (not self._pending or self._pending + size <= _PENDING_BYTES)
-        return room and self.store.wants("pages", positions, size)
+            room = not self._pending or self._pending + size <= _PENDING_BYTES
+        return room and (kind != "pages" or size <= _MOST_BYTES) and self.store.wants(image, kind, units, size)
 
     def keep(self, key: str, cache_salt: str, kind: Kind, tensor: Tensor, units: int) -> None:
         """Keep numbers of an image that no later work changes; called on the stream that made them, and never raises.
@@ -142,14 +148,11 @@ class ImageKeeper:
         try:
             place = key, cache_salt, kind
             if self._thread is None:
-                if not _is_finite(tensor):
-                    return
-                own = tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)
-                self.store.keep(*place, _on_host(tensor, own.view(torch.uint8)), units)
+                if _is_finite(tensor):
+                    own = tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)
+                    self.store.keep(*place, _on_host(tensor, own.view(torch.uint8).view(-1).numpy()), units)
                 return
             with self._lock:
-                if self._pending and self._pending + tensor.nbytes > _PENDING_BYTES:
-                    return
                 self._pending += tensor.nbytes
             made = torch.cuda.Event()  # type: ignore[no-untyped-call]
             made.record(torch.cuda.current_stream(self._device))
@@ -164,16 +167,15 @@ class ImageKeeper:
 
     def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
         try:
-            with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            if (host := self.store.allocate(tensor.nbytes)) is None:
+                return
+            with torch.inference_mode(), torch.cuda.stream(self._stream):
                 self._stream.wait_event(made)
-                if not _is_finite(tensor):
-                    return
-                source = tensor.contiguous().view(torch.uint8)
-                host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
-                host.copy_(source, non_blocking=True)
-                # The device's memory may be used again by the stream that made it only after this.
-                self._stream.synchronize()
-            self.store.keep(*place, _on_host(tensor, host), units)
+                transfer_back(host, tensor.contiguous().view(torch.uint8).view(-1))
+                # This waits for the copy too: the stream that made the tensor may use its memory again only after it.
+                finite = _is_finite(tensor)
+            if finite:
+                self.store.keep(*place, _on_host(tensor, host), units)
         except Exception:  # as above
             _logger.warning("what was computed for an image is not kept", exc_info=True)
         finally:
@@ -212,9 +214,8 @@ def _fresh(groups: Sequence[CropGroup]) -> list[CropGroup]:
     return [group for group in groups if not group.job.is_stored]
 
 
-def _on_host(tensor: Tensor, host: Tensor) -> HostTensor:
-    # The array keeps the tensor's memory.
-    return HostTensor(host.view(-1).numpy(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+def _on_host(tensor: Tensor, host: Array) -> HostTensor:
+    return HostTensor(host, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
 def _to_device(stored: HostTensor, device: torch.device) -> Tensor:

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.cache.store.arena import HostArena
 from photonlite.runner import stored_images as module
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
+from photonlite.runner.swap import lock_pages
 from photonlite.sequence import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
 
 CPU = torch.device("cpu")
@@ -26,11 +28,27 @@ class Taker:
     def __init__(self) -> None:
         self.kept: dict[str, tuple[str, str, HostTensor, int]] = {}
 
-    def wants(self, kind: str, units: int, size: int) -> bool:
+    def wants(self, image: str, kind: str, units: int, size: int) -> bool:
         return True
+
+    def allocate(self, size: int) -> Any:
+        return np.empty(size, np.uint8)
 
     def keep(self, key: str, cache_salt: str, kind: str, tensor: HostTensor, units: int) -> None:
         self.kept[key] = cache_salt, kind, tensor, units
+
+
+class Locked(Taker):
+    """A store with page-locked memory for one image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = np.zeros(96, np.uint8)
+        lock_pages(torch.from_numpy(memory), memory)
+        self.memory = HostArena(memory)
+
+    def allocate(self, size: int) -> Any:
+        return self.memory.take(size)
 
 
 class Inner:
@@ -146,14 +164,29 @@ def test_numbers_that_are_not_finite_are_not_kept(dtype: torch.dtype) -> None:
     assert set(taker.kept) == {"image 1"}
 
 
-def test_pages_are_wanted_while_no_copies_wait_and_they_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_wanted_while_few_copies_wait_and_pages_if_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PENDING_BYTES", 100)
     monkeypatch.setattr(module, "_MOST_BYTES", 200)
     keeper = ImageKeeper(CPU, Taker())
-    assert [keeper.wants_pages(9, size) for size in (200, 201)] == [True, False]
+    assert [keeper.wants("image", "pages", 9, size) for size in (200, 201)] == [True, False]
+    assert keeper.wants("image", "embeddings", 9, 201)
     keeper._pending = 60
 
-    assert [keeper.wants_pages(9, size) for size in (40, 41)] == [True, False]
+    for kind in ("embeddings", "pages"):
+        assert [keeper.wants("image", kind, 9, size) for size in (40, 41)] == [True, False]
+
+
+def test_what_the_store_does_not_want_is_not_kept() -> None:
+    class Picky(Taker):
+        def wants(self, image: str, kind: str, units: int, size: int) -> bool:
+            return (image, kind, units, size) == ("image 2", "embeddings", 2, 96)
+
+    taker = Picky()
+    images = StoredImages(Inner(), CPU, ImageKeeper(CPU, taker))
+    with torch.inference_mode():
+        images.encode(NO_BUFFERS, [whole(job(1)), whole(job(2))])
+
+    assert set(taker.kept) == {"image 2"}
 
 
 def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -172,7 +205,7 @@ def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCa
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
 def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
-    card, taker = torch.device("cuda"), Taker()
+    card, taker = torch.device("cuda"), Locked()
     keeper = ImageKeeper(card, taker)
     images = StoredImages(Inner(card), card, keeper)
     compute, upload = torch.cuda.Stream(), torch.cuda.Stream()
@@ -185,6 +218,7 @@ def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
     keeper.close()
     stored = taker.kept["image 1"][2]
     assert torch.from_numpy(stored.data).is_pinned()
+    assert taker.memory.take(1) is None  # no other memory was taken
     again = job(2, StoredImage(stored))
     with torch.inference_mode():
         with torch.cuda.stream(upload):
@@ -213,3 +247,16 @@ def test_on_a_card_no_more_is_kept_than_may_wait(monkeypatch: pytest.MonkeyPatch
     keeper.close()
 
     assert set(taker.kept) == {"image 1"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
+def test_on_a_card_what_has_no_memory_or_is_not_finite_is_not_kept() -> None:
+    card, taker = torch.device("cuda"), Locked()
+    keeper, numbers = ImageKeeper(card, taker), torch.ones(3, 16, dtype=torch.bfloat16, device=card)
+    keeper.keep("image 1", "", "embeddings", numbers / 0, 1)
+    keeper.keep("image 2", "", "embeddings", numbers, 1)  # in the memory of the first one
+    keeper.keep("image 3", "", "embeddings", numbers, 1)
+    keeper.close()
+
+    assert set(taker.kept) == {"image 2"}
