@@ -154,7 +154,7 @@ class ImageKeeper:
                 return
             with self._lock:
                 self._pending += tensor.nbytes
-            made = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            made = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             made.record(torch.cuda.current_stream(self._device))
             self._thread.submit(self._copy, place, tensor, made, units)
         except Exception:  # such as memory that is short, or a thread pool that ends with the program
@@ -167,10 +167,10 @@ class ImageKeeper:
 
     def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
         try:
+            made.synchronize()  # until then the engine's thread needs the interpreter to keep the device busy
             if (host := self.store.allocate(tensor.nbytes)) is None:
                 return
             with torch.inference_mode(), torch.cuda.stream(self._stream):
-                self._stream.wait_event(made)
                 transfer_back(host, tensor.contiguous().view(torch.uint8).view(-1))
                 # This waits for the copy too: the stream that made the tensor may use its memory again only after it.
                 finite = _is_finite(tensor)
