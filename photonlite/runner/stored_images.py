@@ -168,14 +168,13 @@ class ImageKeeper:
     def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
         try:
             made.synchronize()  # until then the engine's thread needs the interpreter to keep the device busy
-            if (host := self.store.allocate(tensor.nbytes)) is None:
-                return
             with torch.inference_mode(), torch.cuda.stream(self._stream):
+                if not _is_finite(tensor) or (host := self.store.allocate(tensor.nbytes)) is None:
+                    return
                 transfer_back(host, tensor.contiguous().view(torch.uint8).view(-1))
-                # This waits for the copy too: the stream that made the tensor may use its memory again only after it.
-                finite = _is_finite(tensor)
-            if finite:
-                self.store.keep(*place, _on_host(tensor, host), units)
+                # The device's memory may be used again by the stream that made it only after this.
+                self._stream.synchronize()
+            self.store.keep(*place, _on_host(tensor, host), units)
         except Exception:  # as above
             _logger.warning("what was computed for an image is not kept", exc_info=True)
         finally:
