@@ -14,7 +14,7 @@ from photonlite.cache.store.arena import HostArena
 from photonlite.cache.store.budget import CopyBudget
 from photonlite.cache.store.disk import DiskTier, NumberFormat
 from photonlite.cache.store.policy import TierPolicy
-from photonlite.cache.store.store import DiskStore, ImageStore, Size
+from photonlite.cache.store.store import WAITING_BYTES, DiskStore, ImageStore, Size
 from photonlite.config import EngineConfig
 from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
@@ -46,7 +46,8 @@ def open_store(
     if config.embedding_cache_bytes:
         policy.note_read("memory", _PROBE_BYTES, measure_bus(device, _PROBE_BYTES))
     size = config.embedding_cache_bytes
-    arena = _open_arena(device, size) if size and device.type == "cuda" else None
+    keeps = device.type == "cuda" and (size or config.store is not None)
+    arena = _open_arena(device, max(size, WAITING_BYTES)) if keeps else None
     if config.store is None:
         budget = CopyBudget(size) if device.type == "cuda" else None  # on a CPU nothing waits for a copy
         return ImageStore(size, policy, arena=arena, budget=budget) if size else None

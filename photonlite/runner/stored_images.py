@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,12 +116,14 @@ class ImageKeeper:
     """Copies what was computed for images to the host, without holding up the device or the thread that calls it.
 
     ```
-    device    encode ─● made ─ ...
-    thread            └ memory of the store ─ copy, on a stream of its own ─ store
+    compute     encode ─● made ─ ...
+    own stream          └ sum ─ copy to memory of the store ─● done
+    thread                                                   └ store
     ```
 
-    On the CPU there is nothing to wait for: it is copied at once. While much is being copied, more is not kept. What
-    goes wrong is logged: no request depends on it.
+    The engine's thread launches the copy: another one would take the interpreter from it for each operation, which
+    takes several times as long. On the CPU there is nothing to wait for: it is copied at once. While much is being
+    copied, more is not kept. What goes wrong is logged: no request depends on it.
     """
 
     def __init__(self, device: torch.device, store: Store) -> None:
@@ -148,15 +151,21 @@ class ImageKeeper:
         try:
             place = key, cache_salt, kind
             if self._thread is None:
-                if _is_finite(tensor):
+                if bool(_sum(tensor).isfinite()):
                     own = tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)
                     self.store.keep(*place, _on_host(tensor, own.view(torch.uint8).view(-1).numpy()), units)
-                return
-            with self._lock:
-                self._pending += tensor.nbytes
-            made = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            made.record(torch.cuda.current_stream(self._device))
-            self._thread.submit(self._copy, place, tensor, made, units)
+            elif (host := self.store.allocate(_room_with_sum(tensor.nbytes))) is not None:
+                made, done = (torch.cuda.Event(blocking=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                made.record(torch.cuda.current_stream(self._device))
+                with torch.cuda.stream(self._stream):
+                    self._stream.wait_event(made)
+                    total = _sum(tensor).view(1).view(torch.uint8)
+                    transfer_back(host[: tensor.nbytes], tensor.contiguous().view(torch.uint8).view(-1))
+                    transfer_back(host[len(host) - len(total) :], total)
+                    done.record(self._stream)
+                with self._lock:
+                    self._pending += tensor.nbytes
+                self._thread.submit(self._finish, place, tensor, host, len(total), done, units)
         except Exception:  # such as memory that is short, or a thread pool that ends with the program
             _logger.warning("what was computed for an image is not kept", exc_info=True)
 
@@ -165,16 +174,14 @@ class ImageKeeper:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
+    def _finish(
+        self, place: tuple[str, str, Kind], tensor: Tensor, host: Array, last: int, done: torch.cuda.Event, units: int
+    ) -> None:
+        """Hand over what is copied, if its sum, the `last` bytes, is finite; the device's memory is free only then."""
         try:
-            made.synchronize()  # until then the engine's thread needs the interpreter to keep the device busy
-            with torch.inference_mode(), torch.cuda.stream(self._stream):
-                if not _is_finite(tensor) or (host := self.store.allocate(tensor.nbytes)) is None:
-                    return
-                transfer_back(host, tensor.contiguous().view(torch.uint8).view(-1))
-                # The device's memory may be used again by the stream that made it only after this.
-                self._stream.synchronize()
-            self.store.keep(*place, _on_host(tensor, host), units)
+            done.synchronize()
+            if np.isfinite(host[-last:].view(f"f{last}"))[0]:
+                self.store.keep(*place, _on_host(tensor, host[: tensor.nbytes]), units)
         except Exception:  # as above
             _logger.warning("what was computed for an image is not kept", exc_info=True)
         finally:
@@ -182,10 +189,14 @@ class ImageKeeper:
                 self._pending -= tensor.nbytes
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are: what went wrong once must not be answered with for ever."""
+def _sum(tensor: Tensor) -> Tensor:
+    """Return the sum of numbers, finite if all of them are: what went wrong once must not be answered with for ever."""
     wide = tensor.half() if tensor.element_size() == 1 else tensor  # there are no sums of FP8
-    return bool(wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32)).isfinite())
+    return wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32))
+
+
+def _room_with_sum(size: int) -> int:
+    return -(-size // 8) * 8 + 8
 
 
 def measure_bus(device: torch.device, size: int) -> float:

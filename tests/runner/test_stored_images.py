@@ -16,6 +16,7 @@ from photonlite.sequence import CutImage, HostTensor, PrefixPages, StoredImage, 
 
 CPU = torch.device("cpu")
 NO_BUFFERS: Any = None
+GUARD = 60.0
 
 
 class Leader:
@@ -43,7 +44,7 @@ class Locked(Taker):
 
     def __init__(self) -> None:
         super().__init__()
-        memory = np.zeros(96, np.uint8)
+        memory = np.zeros(96 + 8, np.uint8)
         lock_pages(torch.from_numpy(memory), memory)
         self.memory = HostArena(memory)
 
@@ -255,6 +256,8 @@ def test_on_a_card_what_has_no_memory_or_is_not_finite_is_not_kept() -> None:
     card, taker = torch.device("cuda"), Locked()
     keeper, numbers = ImageKeeper(card, taker), torch.ones(3, 16, dtype=torch.bfloat16, device=card)
     keeper.keep("image 1", "", "embeddings", numbers / 0, 1)
+    assert keeper._thread is not None
+    keeper._thread.submit(lambda: None).result(GUARD)
     keeper.keep("image 2", "", "embeddings", numbers, 1)  # in the memory of the first one
     keeper.keep("image 3", "", "embeddings", numbers, 1)
     keeper.close()

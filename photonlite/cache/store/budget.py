@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from typing import Final
 
-COPY_S: Final = 2e-4
+COPY_S: Final = 1.5e-4
 """Seconds for which a copy from a card to the host holds up the engine's thread, about."""
 
 _SHARE: Final = 0.02

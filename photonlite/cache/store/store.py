@@ -34,7 +34,7 @@ from photonlite.sequence import HostTensor, PrefixPages, StoredImage, StoredPage
 
 _logger = logging.getLogger("photonlite")
 
-_WAITING_BYTES: Final = 64 * 2**20
+WAITING_BYTES: Final = 64 * 2**20
 """That wait to be written; beyond that, where a disk is slower than the device, more is not."""
 
 _LEAST_IMAGES: Final = 4
@@ -97,7 +97,7 @@ class DiskStore:
         """Write numbers on another thread if that pays; returns at once."""
         size = tensor.data.nbytes
         with self._lock:
-            if self._waiting and self._waiting + size > _WAITING_BYTES:
+            if self._waiting and self._waiting + size > WAITING_BYTES:
                 self.skipped += 1
                 return
             self._waiting += size
@@ -212,8 +212,10 @@ class ImageStore:
 
     def allocate(self, size: int) -> npt.NDArray[np.uint8] | None:
         """Return memory from which the device copies, where need be that of what is worth least; None without any."""
-        if self._arena is None or size > self._arena.size // _LEAST_IMAGES:
+        if self._arena is None:
             return self.buffer((size,))
+        if size > self._arena.size // _LEAST_IMAGES:
+            return None
         while (found := self._arena.take(size)) is None and self._memory.evict():
             pass
         return found
@@ -244,9 +246,8 @@ class ImageStore:
         return found
 
     def _allocate_array(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-        if (found := self.allocate(math.prod(shape))) is None:
-            raise MemoryError("all memory for images is in use")
-        return found.reshape(shape)
+        found = self.allocate(math.prod(shape))
+        return self.buffer(shape) if found is None else found.reshape(shape)
 
     def _remember(self, key: str, kind: Kind, tensor: HostTensor) -> None:
         saved = self.policy.saved(kind, "memory")
