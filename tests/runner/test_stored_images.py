@@ -1,5 +1,8 @@
 import logging
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -201,6 +204,57 @@ def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCa
 
     assert images.embeddings(1) is not None
     assert "what was computed for an image is not kept" in caplog.text
+
+
+class Stream:
+    """A stream or an event of a device that does at once what it is told."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+    def record(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageKeeper]:
+    """A keeper that copies as on a card."""
+    monkeypatch.setattr(torch.cuda, "Event", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    keeper = ImageKeeper(CPU, Taker())
+    keeper._stream, keeper._thread = Stream(), ThreadPoolExecutor(1)
+    yield keeper
+    keeper.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn])
+@pytest.mark.parametrize("count", [3, 8])
+def test_what_is_copied_is_handed_over_if_its_sum_is_finite(card: ImageKeeper, dtype: torch.dtype, count: int) -> None:
+    numbers = torch.arange(float(count))
+    card.keep("image 1", "tenant", "embeddings", numbers.to(dtype), 2)
+    numbers[1] = math.nan
+    card.keep("image 2", "", "embeddings", numbers.to(dtype), 1)
+    card.close()
+
+    taker: Any = card.store
+    (found,) = taker.kept.items()
+    salt, kind, stored, units = found[1]
+    assert (found[0], salt, kind, units, stored.shape) == ("image 1", "tenant", "embeddings", 2, (count,))
+    assert np.array_equal(stored.data, torch.arange(float(count)).to(dtype).view(torch.uint8).numpy())
+    assert card._pending == 0
+
+
+def test_without_memory_nothing_is_copied(card: ImageKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card.store, "allocate", lambda size: None)
+    card.keep("image 1", "", "embeddings", torch.ones(3), 1)
+    card.close()
+
+    taker: Any = card.store
+    assert taker.kept == {}
+    assert card._pending == 0
 
 
 @pytest.mark.gpu

@@ -290,6 +290,13 @@ MUTANTS = [
         STORED,
     ),
     Mutant(
+        "numbers that are not finite are kept from a card",
+        "runner/stored_images.py",
+        'if np.isfinite(host[-last:].view(f"f{last}"))[0]:',
+        "if True:",
+        STORED,
+    ),
+    Mutant(
         "a row whose stored pages are gone reads what lies in its own",
         "runner/torch_model_runner.py",
         "                    self.cache.spoil(table)  # what is missing fails this row only\n",
