@@ -43,6 +43,9 @@ _CUT_AHEAD = 16
 _SPREAD = 16
 """Steps over which the prompts that wait are spread where they ride, so that steps take about as long as each other."""
 
+_SHARE = 0.4
+"""Of a decode step, which prompts may take beside it however few wait: less delays their first tokens for little."""
+
 _COUNTED = 64
 """Of the prompts that wait, at most: a plan has no time for thousands."""
 
@@ -224,10 +227,10 @@ class FifoPolicy:
         return max(1, min(room, limits.max_prefill_tokens - decoding))
 
     def _even_room(self) -> int:
-        """Return what takes a quarter of a decode step, or more where many prompts wait, within the budget."""
+        """Return what takes a share of a decode step, or more where many prompts wait, within the budget."""
         decode_s = self.run_cost.decode_s
         most = self.prompts.within(max(self.limits.launch_budget_s, decode_s / 2))  # a slow device has long steps
-        return min(most, max(_LEAST_ROOM, self.prompts.within(decode_s / 4), -(-self._unlaunched // _SPREAD)))
+        return min(most, max(_LEAST_ROOM, self.prompts.within(_SHARE * decode_s), -(-self._unlaunched // _SPREAD)))
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.

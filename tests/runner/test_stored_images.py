@@ -43,11 +43,11 @@ class Taker:
 
 
 class Locked(Taker):
-    """A store with page-locked memory for one image."""
+    """A store with page-locked memory for images of 96 bytes and their sums."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: int = 1) -> None:
         super().__init__()
-        memory = np.zeros(96 + 8, np.uint8)
+        memory = np.zeros(512 * (images - 1) + 96 + 8, np.uint8)
         lock_pages(torch.from_numpy(memory), memory)
         self.memory = HostArena(memory)
 
@@ -293,7 +293,7 @@ def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
 def test_on_a_card_no_more_is_kept_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PENDING_BYTES", 100)  # two images have 96 bytes each
-    card, taker = torch.device("cuda"), Taker()
+    card, taker = torch.device("cuda"), Locked(2)
     keeper = ImageKeeper(card, taker)
     images = StoredImages(Inner(card), card, keeper)
     with torch.inference_mode():

@@ -264,8 +264,8 @@ def test_what_a_run_and_a_prompt_cost_together_is_not_learned() -> None:
     assert bench.scheduler.policy.prompts.observed == before + len(whole)
 
 
-@pytest.mark.parametrize(("decode_s", "rooms"), [(0.4, [80, 94, 125, 157]), (1.0, [200, 200, 200, 200])])
-def test_prompts_get_a_quarter_of_a_decode_step_and_more_while_many_wait(decode_s: float, rooms: list[int]) -> None:
+@pytest.mark.parametrize(("decode_s", "rooms"), [(0.25, [80, 94, 100, 100]), (1.0, [320, 320, 320, 320])])
+def test_prompts_get_a_share_of_a_decode_step_and_more_while_many_wait(decode_s: float, rooms: list[int]) -> None:
     bench = mixed(Bench(ends_at(5), pages=200), tokens=None)
     policy = bench.scheduler.policy
     policy.prompts.observe(100, 0.125)
