@@ -109,8 +109,8 @@ class EngineConfig:
             real-time request is open, and for a while where memory was short.
         mixed_tokens: Positions of such a step, decoded ones among them, but at least one of a prompt; a block that
             attends to itself in both directions, such as Moondream's image, is never cut. None for what takes two
-            fifths of a decode step beside what is decoded, by measurements; where many prompts wait, more, so that about
-            sixteen steps compute them, up to what `launch_budget_s` or half a decode step has time for.
+            fifths of a decode step beside what is decoded, by measurements; where many prompts wait, for a sixteenth
+            of these, up to what `launch_budget_s` or half a decode step has time for.
         encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
             same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.
