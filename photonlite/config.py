@@ -91,7 +91,8 @@ class EngineConfig:
         gpu_memory_fraction: Share of the card that weights, activations, graphs and cache may take together.
         prefix_caching: Whether what was computed for an image or a prompt serves later requests.
         embedding_cache_bytes: Host memory for embeddings of images, and for keys and values where they pay: an image
-            whose pages were taken from the prefix cache is then not encoded again. 0 keeps none.
+            whose pages were taken from the prefix cache is then not encoded again. On CUDA it is page-locked at start,
+            and without `store` few images are kept where encoding is quick and none is asked about again. 0 keeps none.
         store: Folder in which the same is kept for later processes too, apart for each cache salt; several may share
             it, and `photonlite store` shows and prunes it. None for none.
         store_bytes: Bytes in that folder, about; what was not read for longest goes first.
@@ -107,8 +108,9 @@ class EngineConfig:
             its step takes, and both share the reading of weights. Answers are the same. It takes turns while a
             real-time request is open, and for a while where memory was short.
         mixed_tokens: Positions of such a step, decoded ones among them, but at least one of a prompt; a block that
-            attends to itself in both directions, such as Moondream's image, is never cut. None for as many of prompts
-            as `launch_budget_s`, or half a decode step, has time for beside what is decoded, by measurements.
+            attends to itself in both directions, such as Moondream's image, is never cut. None for what takes two
+            fifths of a decode step beside what is decoded, by measurements; where many prompts wait, for a sixteenth
+            of these, up to what `launch_budget_s` or half a decode step has time for.
         encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
             same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.

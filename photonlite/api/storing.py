@@ -1,16 +1,20 @@
 """The store of a model: what its embeddings depend on, and where they are kept."""
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import photonlite
+from photonlite.cache.store.arena import HostArena
+from photonlite.cache.store.budget import CopyBudget
 from photonlite.cache.store.disk import DiskTier, NumberFormat
 from photonlite.cache.store.policy import TierPolicy
-from photonlite.cache.store.store import DiskStore, ImageStore, Size
+from photonlite.cache.store.store import WAITING_BYTES, DiskStore, ImageStore, Size
 from photonlite.config import EngineConfig
 from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
@@ -19,6 +23,9 @@ from photonlite.models.checkpoint import LoadedModel
 from photonlite.models.fingerprint import fingerprint, known_fingerprint
 from photonlite.runner.memory import MemoryPart, MemoryPlan
 from photonlite.runner.stored_images import measure_bus
+from photonlite.runner.swap import lock_pages
+
+_logger = logging.getLogger("photonlite")
 
 _NOTES = "checkpoints"
 _PROBE_BYTES = 8 * 2**20
@@ -38,8 +45,12 @@ def open_store(
     policy = TierPolicy(lambda: (None, None), pages=config.tensor_parallel == 1, copies=device.type == "cuda")
     if config.embedding_cache_bytes:
         policy.note_read("memory", _PROBE_BYTES, measure_bus(device, _PROBE_BYTES))
+    size = config.embedding_cache_bytes
+    keeps = device.type == "cuda" and (size or config.store is not None)
+    arena = _open_arena(device, max(size, WAITING_BYTES)) if keeps else None
     if config.store is None:
-        return ImageStore(config.embedding_cache_bytes, policy) if config.embedding_cache_bytes else None
+        budget = CopyBudget(size) if device.type == "cuda" else None  # on a CPU nothing waits for a copy
+        return ImageStore(size, policy, arena=arena, budget=budget) if size else None
     files = loaded.files
     if files is None:
         raise SettingsError("engine setting 'store' is for models that were loaded from files: leave it out")
@@ -55,7 +66,19 @@ def open_store(
     known = known_fingerprint(files, notes)
     found = context(known) if known is not None else lambda: context(fingerprint(files, notes))
     expected = stored_format(loaded.model, dtype, config)
-    return ImageStore(config.embedding_cache_bytes, policy, DiskStore(tier, found, policy, expected))
+    return ImageStore(size, policy, DiskStore(tier, found, policy, expected), arena=arena)
+
+
+def _open_arena(device: torch.device, size: int) -> HostArena | None:
+    """Page-lock host memory for a card; None where that fails: what is copied is then locked piece by piece."""
+    memory = np.empty(size, np.uint8)
+    try:
+        with torch.cuda.device(device):
+            lock_pages(torch.from_numpy(memory), memory)
+    except RuntimeError as error:
+        _logger.warning("%.2f GiB of host memory for images cannot be page-locked: %s", size / 2**30, error)
+        return None
+    return HostArena(memory)
 
 
 def stored_format(model: Model, dtype: torch.dtype, config: EngineConfig) -> Callable[[Size | int], NumberFormat]:

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.device.base import Array
 from photonlite.models.adapters.layers import AdapterBank
-from photonlite.runner.buffers import CropBuffers, transfer
+from photonlite.runner.buffers import CropBuffers, transfer, transfer_back
 from photonlite.runner.images import Images
 from photonlite.sequence import HostTensor, StoredImage
 
@@ -42,8 +44,11 @@ Kind = Literal["embeddings", "pages"]
 class Store(Protocol):
     """Takes what was computed for images, from any thread; `units` are crops, or positions of pages."""
 
-    def wants(self, kind: Kind, units: int, size: int) -> bool:
-        """Whether so many bytes are worth a copy to the host."""
+    def wants(self, image: str, kind: Kind, units: int, size: int) -> bool:
+        """Whether so many bytes that were computed for an image are worth a copy to the host."""
+
+    def allocate(self, size: int) -> Array | None:
+        """Return memory for a copy; None where there is none."""
 
     def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
         """Keep numbers of an image; their memory is the store's."""
@@ -78,9 +83,11 @@ class StoredImages:
             return
         self.inner.encode(buffers, fresh, bank)
         for group in fresh:
-            found = self.inner.embeddings(group.job.number)
-            if self._keeper is not None and found is not None:
-                self._keeper.keep(group.job.key, group.job.leader.cache_salt, "embeddings", found, group.job.total)
+            job, found = group.job, self.inner.embeddings(group.job.number)
+            if self._keeper is None or found is None:
+                continue
+            if self._keeper.wants(job.key, "embeddings", job.total, found.nbytes):
+                self._keeper.keep(job.key, job.leader.cache_salt, "embeddings", found, job.total)
 
     def work(self, groups: Sequence[CropGroup]) -> int:
         return self.inner.work(_fresh(groups))
@@ -109,12 +116,14 @@ class ImageKeeper:
     """Copies what was computed for images to the host, without holding up the device or the thread that calls it.
 
     ```
-    device    encode ─● made ─ ...
-    thread            └ page-locked memory ─ copy, on a stream of its own ─ store
+    compute     encode ─● made ─ ...
+    own stream          └ sum ─ copy to memory of the store ─● done
+    thread                                                   └ store
     ```
 
-    On the CPU there is nothing to wait for: it is copied at once. While much is being copied, more is not kept. What
-    goes wrong is logged: no request depends on it.
+    The engine's thread launches the copy: another one would take the interpreter from it for each operation, which
+    takes several times as long. On the CPU there is nothing to wait for: it is copied at once. While much is being
+    copied, more is not kept. What goes wrong is logged: no request depends on it.
     """
 
     def __init__(self, device: torch.device, store: Store) -> None:
@@ -128,11 +137,11 @@ class ImageKeeper:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="photonlite-keeper")
 
-    def wants_pages(self, positions: int, size: int) -> bool:
-        """Whether so many bytes of pages are worth a copy to the host, and there is room for a copy on the device."""
+    def wants(self, image: str, kind: Kind, units: int, size: int) -> bool:
+        """Whether what was computed for an image is worth a copy to the host, and there is room until it is made."""
         with self._lock:
-            room = size <= _MOST_BYTES and (not self._pending or self._pending + size <= _PENDING_BYTES)
-        return room and self.store.wants("pages", positions, size)
+            room = not self._pending or self._pending + size <= _PENDING_BYTES
+        return room and (kind != "pages" or size <= _MOST_BYTES) and self.store.wants(image, kind, units, size)
 
     def keep(self, key: str, cache_salt: str, kind: Kind, tensor: Tensor, units: int) -> None:
         """Keep numbers of an image that no later work changes; called on the stream that made them, and never raises.
@@ -142,18 +151,21 @@ class ImageKeeper:
         try:
             place = key, cache_salt, kind
             if self._thread is None:
-                if not _is_finite(tensor):
-                    return
-                own = tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)
-                self.store.keep(*place, _on_host(tensor, own.view(torch.uint8)), units)
-                return
-            with self._lock:
-                if self._pending and self._pending + tensor.nbytes > _PENDING_BYTES:
-                    return
-                self._pending += tensor.nbytes
-            made = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            made.record(torch.cuda.current_stream(self._device))
-            self._thread.submit(self._copy, place, tensor, made, units)
+                if bool(_sum(tensor).isfinite()):
+                    own = tensor if kind == "pages" else tensor.clone(memory_format=torch.contiguous_format)
+                    self.store.keep(*place, _on_host(tensor, own.view(torch.uint8).view(-1).numpy()), units)
+            elif (host := self.store.allocate(_room_with_sum(tensor.nbytes))) is not None:
+                made, done = (torch.cuda.Event(blocking=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                made.record(torch.cuda.current_stream(self._device))
+                with torch.cuda.stream(self._stream):
+                    self._stream.wait_event(made)
+                    total = _sum(tensor).view(1).view(torch.uint8)
+                    transfer_back(host[: tensor.nbytes], tensor.contiguous().view(torch.uint8).view(-1))
+                    transfer_back(host[len(host) - len(total) :], total)
+                    done.record(self._stream)
+                with self._lock:
+                    self._pending += tensor.nbytes
+                self._thread.submit(self._finish, place, tensor, host, len(total), done, units)
         except Exception:  # such as memory that is short, or a thread pool that ends with the program
             _logger.warning("what was computed for an image is not kept", exc_info=True)
 
@@ -162,18 +174,14 @@ class ImageKeeper:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _copy(self, place: tuple[str, str, Kind], tensor: Tensor, made: torch.cuda.Event, units: int) -> None:
+    def _finish(
+        self, place: tuple[str, str, Kind], tensor: Tensor, host: Array, last: int, done: torch.cuda.Event, units: int
+    ) -> None:
+        """Hand over what is copied, if its sum, the `last` bytes, is finite; the device's memory is free only then."""
         try:
-            with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                self._stream.wait_event(made)
-                if not _is_finite(tensor):
-                    return
-                source = tensor.contiguous().view(torch.uint8)
-                host = torch.empty(source.shape, dtype=torch.uint8, pin_memory=True)
-                host.copy_(source, non_blocking=True)
-                # The device's memory may be used again by the stream that made it only after this.
-                self._stream.synchronize()
-            self.store.keep(*place, _on_host(tensor, host), units)
+            done.synchronize()
+            if np.isfinite(host[-last:].view(f"f{last}"))[0]:
+                self.store.keep(*place, _on_host(tensor, host[: tensor.nbytes]), units)
         except Exception:  # as above
             _logger.warning("what was computed for an image is not kept", exc_info=True)
         finally:
@@ -181,10 +189,14 @@ class ImageKeeper:
                 self._pending -= tensor.nbytes
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are: what went wrong once must not be answered with for ever."""
+def _sum(tensor: Tensor) -> Tensor:
+    """Return the sum of numbers, finite if all of them are: what went wrong once must not be answered with for ever."""
     wide = tensor.half() if tensor.element_size() == 1 else tensor  # there are no sums of FP8
-    return bool(wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32)).isfinite())
+    return wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32))
+
+
+def _room_with_sum(size: int) -> int:
+    return -(-size // 8) * 8 + 8
 
 
 def measure_bus(device: torch.device, size: int) -> float:
@@ -212,9 +224,8 @@ def _fresh(groups: Sequence[CropGroup]) -> list[CropGroup]:
     return [group for group in groups if not group.job.is_stored]
 
 
-def _on_host(tensor: Tensor, host: Tensor) -> HostTensor:
-    # The array keeps the tensor's memory.
-    return HostTensor(host.view(-1).numpy(), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+def _on_host(tensor: Tensor, host: Array) -> HostTensor:
+    return HostTensor(host, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
 def _to_device(stored: HostTensor, device: torch.device) -> Tensor:

@@ -344,7 +344,7 @@ class TorchModelRunner:
             if job.failed or self._images.embeddings(job.number) is None:
                 return
             positions, pages = place.end - place.start, place.stop - place.first
-            if keeper.wants_pages(positions, pages * self.cache.page_bytes):
+            if keeper.wants(span.key, "pages", positions, pages * self.cache.page_bytes):
                 taken = self.cache.take(self._table(slot, index, place.first, place.stop))
                 keeper.keep(place.key, row.sequence.cache_salt, "pages", taken, positions)
 

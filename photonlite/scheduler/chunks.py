@@ -41,6 +41,11 @@ class UnfinishedPrompts:
         self._rests: dict[Sequence, _Rest] = {}
         self._dropped: list[EncodeJob] = []
 
+    @property
+    def positions(self) -> int:
+        """Positions that are still to be launched."""
+        return sum(one.num_tokens - one.num_computed_tokens for one in self._rests)
+
     def begin(self, sequence: Sequence, jobs: tuple[EncodeJob, ...], saves: tuple[PageCopy, ...]) -> None:
         self._rests[sequence] = _Rest(jobs, saves)
 

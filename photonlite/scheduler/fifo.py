@@ -40,6 +40,18 @@ NO_PROMPTS = Admitted()
 _CUT_AHEAD = 16
 """Waiting requests whose images are cut into crops in advance."""
 
+_SPREAD = 16
+"""Steps over which the prompts that wait are spread where they ride, so that steps take about as long as each other."""
+
+_SHARE = 0.4
+"""Of a decode step, which prompts may take beside it however few wait: less delays their first tokens for little."""
+
+_COUNTED = 64
+"""Of the prompts that wait, at most: a plan has no time for thousands."""
+
+_LEAST_ROOM = 64
+"""Positions of prompts beside what decodes: on a card fewer take as long."""
+
 _SATISFIED = 64
 """Waiting sequences that one plan ends because they need no launch: ending one takes time."""
 
@@ -91,6 +103,7 @@ class FifoPolicy:
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
         self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
+        self._unlaunched = 0  # positions of prompts; see `count_prompts`
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
 
     def rank(self, sequence: Sequence) -> Any:
@@ -204,15 +217,28 @@ class FifoPolicy:
         least = self.run_cost.least(decoding)
         return [one for one in chosen if one.expected_run < least or not one.awaits_token]
 
+    def count_prompts(self) -> None:
+        """Count the positions of prompts that have begun and of the next ones, before a plan."""
+        if self.limits.mixes:
+            waiting = (sequence.num_tokens for queue in self.queues for sequence in queue.first(_COUNTED))
+            self._unlaunched = self.running.unfinished.positions + sum(waiting)
+
     def room_beside(self, decoding: int) -> int:
         """Return the positions of prompts that a step may carry beside so many rows that decode: at least one."""
         limits = self.limits
-        if limits.mixed_tokens is None:
-            beside_s = max(limits.launch_budget_s, self.run_cost.decode_s / 2)  # a slow device has long steps
-            room = self.prompts.within(beside_s) if decoding else limits.max_prefill_tokens
-        else:
+        if limits.mixed_tokens is not None:
             room = limits.mixed_tokens - decoding
+        elif decoding:
+            room = self._even_room()
+        else:
+            room = limits.max_prefill_tokens
         return max(1, min(room, limits.max_prefill_tokens - decoding))
+
+    def _even_room(self) -> int:
+        """Return what takes a share of a decode step, or more where many prompts wait, within the budget."""
+        decode_s = self.run_cost.decode_s
+        most = self.prompts.within(max(self.limits.launch_budget_s, decode_s / 2))  # a slow device has long steps
+        return min(most, max(_LEAST_ROOM, self.prompts.within(_SHARE * decode_s), -(-self._unlaunched // _SPREAD)))
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.

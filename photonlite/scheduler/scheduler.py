@@ -104,6 +104,7 @@ class Scheduler:
         # First, so that no batch holds an image that is being dropped, nor lacks the place of one.
         dropped = self.encoder.drop_idle(self._find_heir)
         admit = not ended or self._next_deadline > now
+        self.policy.count_prompts()
         batch = self.policy.plan(now, admit=admit)
         encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
         for planned in (batch, encoding):

@@ -1,5 +1,8 @@
 import logging
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -8,12 +11,15 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.cache.store.arena import HostArena
 from photonlite.runner import stored_images as module
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
+from photonlite.runner.swap import lock_pages
 from photonlite.sequence import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
 
 CPU = torch.device("cpu")
 NO_BUFFERS: Any = None
+GUARD = 60.0
 
 
 class Leader:
@@ -26,11 +32,27 @@ class Taker:
     def __init__(self) -> None:
         self.kept: dict[str, tuple[str, str, HostTensor, int]] = {}
 
-    def wants(self, kind: str, units: int, size: int) -> bool:
+    def wants(self, image: str, kind: str, units: int, size: int) -> bool:
         return True
+
+    def allocate(self, size: int) -> Any:
+        return np.empty(size, np.uint8)
 
     def keep(self, key: str, cache_salt: str, kind: str, tensor: HostTensor, units: int) -> None:
         self.kept[key] = cache_salt, kind, tensor, units
+
+
+class Locked(Taker):
+    """A store with page-locked memory for images of 96 bytes and their sums."""
+
+    def __init__(self, images: int = 1) -> None:
+        super().__init__()
+        memory = np.zeros(512 * (images - 1) + 96 + 8, np.uint8)
+        lock_pages(torch.from_numpy(memory), memory)
+        self.memory = HostArena(memory)
+
+    def allocate(self, size: int) -> Any:
+        return self.memory.take(size)
 
 
 class Inner:
@@ -146,14 +168,29 @@ def test_numbers_that_are_not_finite_are_not_kept(dtype: torch.dtype) -> None:
     assert set(taker.kept) == {"image 1"}
 
 
-def test_pages_are_wanted_while_no_copies_wait_and_they_are_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_wanted_while_few_copies_wait_and_pages_if_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PENDING_BYTES", 100)
     monkeypatch.setattr(module, "_MOST_BYTES", 200)
     keeper = ImageKeeper(CPU, Taker())
-    assert [keeper.wants_pages(9, size) for size in (200, 201)] == [True, False]
+    assert [keeper.wants("image", "pages", 9, size) for size in (200, 201)] == [True, False]
+    assert keeper.wants("image", "embeddings", 9, 201)
     keeper._pending = 60
 
-    assert [keeper.wants_pages(9, size) for size in (40, 41)] == [True, False]
+    for kind in ("embeddings", "pages"):
+        assert [keeper.wants("image", kind, 9, size) for size in (40, 41)] == [True, False]
+
+
+def test_what_the_store_does_not_want_is_not_kept() -> None:
+    class Picky(Taker):
+        def wants(self, image: str, kind: str, units: int, size: int) -> bool:
+            return (image, kind, units, size) == ("image 2", "embeddings", 2, 96)
+
+    taker = Picky()
+    images = StoredImages(Inner(), CPU, ImageKeeper(CPU, taker))
+    with torch.inference_mode():
+        images.encode(NO_BUFFERS, [whole(job(1)), whole(job(2))])
+
+    assert set(taker.kept) == {"image 2"}
 
 
 def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,10 +206,61 @@ def test_a_taker_that_raises_is_logged_and_harms_no_request(caplog: pytest.LogCa
     assert "what was computed for an image is not kept" in caplog.text
 
 
+class Stream:
+    """A stream or an event of a device that does at once what it is told."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+    def record(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageKeeper]:
+    """A keeper that copies as on a card."""
+    monkeypatch.setattr(torch.cuda, "Event", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    keeper = ImageKeeper(CPU, Taker())
+    keeper._stream, keeper._thread = Stream(), ThreadPoolExecutor(1)
+    yield keeper
+    keeper.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn])
+@pytest.mark.parametrize("count", [3, 8])
+def test_what_is_copied_is_handed_over_if_its_sum_is_finite(card: ImageKeeper, dtype: torch.dtype, count: int) -> None:
+    numbers = torch.arange(float(count))
+    card.keep("image 1", "tenant", "embeddings", numbers.to(dtype), 2)
+    numbers[1] = math.nan
+    card.keep("image 2", "", "embeddings", numbers.to(dtype), 1)
+    card.close()
+
+    taker: Any = card.store
+    (found,) = taker.kept.items()
+    salt, kind, stored, units = found[1]
+    assert (found[0], salt, kind, units, stored.shape) == ("image 1", "tenant", "embeddings", 2, (count,))
+    assert np.array_equal(stored.data, torch.arange(float(count)).to(dtype).view(torch.uint8).numpy())
+    assert card._pending == 0
+
+
+def test_without_memory_nothing_is_copied(card: ImageKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card.store, "allocate", lambda size: None)
+    card.keep("image 1", "", "embeddings", torch.ones(3), 1)
+    card.close()
+
+    taker: Any = card.store
+    assert taker.kept == {}
+    assert card._pending == 0
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
 def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
-    card, taker = torch.device("cuda"), Taker()
+    card, taker = torch.device("cuda"), Locked()
     keeper = ImageKeeper(card, taker)
     images = StoredImages(Inner(card), card, keeper)
     compute, upload = torch.cuda.Stream(), torch.cuda.Stream()
@@ -185,6 +273,7 @@ def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
     keeper.close()
     stored = taker.kept["image 1"][2]
     assert torch.from_numpy(stored.data).is_pinned()
+    assert taker.memory.take(1) is None  # no other memory was taken
     again = job(2, StoredImage(stored))
     with torch.inference_mode():
         with torch.cuda.stream(upload):
@@ -204,7 +293,7 @@ def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
 def test_on_a_card_no_more_is_kept_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PENDING_BYTES", 100)  # two images have 96 bytes each
-    card, taker = torch.device("cuda"), Taker()
+    card, taker = torch.device("cuda"), Locked(2)
     keeper = ImageKeeper(card, taker)
     images = StoredImages(Inner(card), card, keeper)
     with torch.inference_mode():
@@ -213,3 +302,18 @@ def test_on_a_card_no_more_is_kept_than_may_wait(monkeypatch: pytest.MonkeyPatch
     keeper.close()
 
     assert set(taker.kept) == {"image 1"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are CUDA's")
+def test_on_a_card_what_has_no_memory_or_is_not_finite_is_not_kept() -> None:
+    card, taker = torch.device("cuda"), Locked()
+    keeper, numbers = ImageKeeper(card, taker), torch.ones(3, 16, dtype=torch.bfloat16, device=card)
+    keeper.keep("image 1", "", "embeddings", numbers / 0, 1)
+    assert keeper._thread is not None
+    keeper._thread.submit(lambda: None).result(GUARD)
+    keeper.keep("image 2", "", "embeddings", numbers, 1)  # in the memory of the first one
+    keeper.keep("image 3", "", "embeddings", numbers, 1)
+    keeper.close()
+
+    assert set(taker.kept) == {"image 2"}

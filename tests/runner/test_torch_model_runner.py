@@ -523,8 +523,11 @@ class Kept:
     def __init__(self) -> None:
         self.found: dict[str, HostTensor] = {}
 
-    def wants(self, kind: str, units: int, size: int) -> bool:
+    def wants(self, image: str, kind: str, units: int, size: int) -> bool:
         return True
+
+    def allocate(self, size: int) -> Any:
+        return np.empty(size, np.uint8)
 
     def keep(self, key: str, cache_salt: str, kind: str, tensor: HostTensor, units: int) -> None:
         assert units == {"embeddings": 3, "pages": 26}[kind]

@@ -264,12 +264,31 @@ def test_what_a_run_and_a_prompt_cost_together_is_not_learned() -> None:
     assert bench.scheduler.policy.prompts.observed == before + len(whole)
 
 
-def test_prompts_get_half_a_decode_step_on_a_slow_device() -> None:
-    policy = mixed(Bench(ends_at(5)), tokens=None).scheduler.policy
-    policy.prompts.observe(100, 0.5)
-    assert policy.room_beside(1) == 1
-    policy.run_cost.observe_decode(0.3)
-    assert policy.room_beside(1) == 30
+@pytest.mark.parametrize(("decode_s", "rooms"), [(0.25, [80, 94, 100, 100]), (1.0, [320, 320, 320, 320])])
+def test_prompts_get_a_share_of_a_decode_step_and_more_while_many_wait(decode_s: float, rooms: list[int]) -> None:
+    bench = mixed(Bench(ends_at(5), pages=200), tokens=None)
+    policy = bench.scheduler.policy
+    policy.prompts.observe(100, 0.125)
+    assert policy.room_beside(1) == 3  # the budget of 4 ms
+    policy.run_cost.observe_decode(decode_s)
+    found = []
+    for count in (200, 1300, 500, 500):
+        for _ in range(count // 100):
+            ask(bench, 100, 20)
+        policy.count_prompts()
+        found.append(policy.room_beside(1))
+    assert found == rooms
+
+
+def test_a_prompt_is_spread_over_steps() -> None:
+    bench = mixed(Bench(ends_at(60), pages=800), tokens=None)
+    decoding(bench)
+    long, policy = ask(bench, 2000, 20), bench.scheduler.policy
+    policy.prompts.per_unit = 1e-6  # the budget has time for more
+    bench.core.tick()
+    assert [row.count for row in parts_of(bench, long)] == [125]
+    policy.count_prompts()
+    assert policy.room_beside(1) == -(-1875 // 16)
 
 
 def test_prompts_take_turns_while_a_realtime_request_is_open() -> None:

@@ -46,6 +46,14 @@ class MemoryTier:
             while self.bytes > self.limit:
                 self._evict()
 
+    def evict(self) -> bool:
+        """Drop what is worth least; False where there is nothing."""
+        with self._lock:
+            if self._entries:
+                self._evict()
+                return True
+            return False
+
     def _evict(self) -> None:
         # Of equal ranks the first is that which was not used for longest.
         key = min(self._entries, key=lambda key: self._entries[key][0])

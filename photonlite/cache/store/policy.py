@@ -16,6 +16,9 @@ from typing import Final, Literal
 Kind = Literal["embeddings", "pages"]
 Tier = Literal["memory", "disk"]
 
+_RESTORE_S: Final = 2.5e-4
+"""Seconds in which a card's engine puts pages of an image back, beside the copy: some ten launches."""
+
 _NEWEST: Final = 0.2  # share of the newest measurement in a running mean
 _FORGOTTEN: Final = 0.01  # share of a tier's time that is forgotten each time it is refused
 
@@ -34,6 +37,7 @@ class TierPolicy:
         self._copies = copies
         self._lock = threading.Lock()
         self._units: dict[Kind, float] = {}  # crops or positions in a byte
+        self._size: float | None = None  # bytes of an image's pages
         self._reading: dict[Tier, float] = {}  # seconds to read a byte, page-locked memory and checksums included
 
     @property
@@ -45,6 +49,8 @@ class TierPolicy:
         """Note how many crops or positions so many bytes stand for."""
         with self._lock:
             self._units[kind] = _mean(self._units.get(kind), units / size)
+            if kind == "pages":
+                self._size = _mean(self._size, size)
 
     def note_read(self, tier: Tier, size: int, seconds: float) -> None:
         """Note a measurement of a tier, from start or of what was read since."""
@@ -65,7 +71,8 @@ class TierPolicy:
     def saved(self, kind: Kind, tier: Tier) -> float:
         """Return the seconds that a byte in a tier saves; infinite while that is unknown."""
         computing = self.computing(kind)
-        return math.inf if computing is None else computing - self._reading.get(tier, 0.0)
+        restoring = _RESTORE_S / self._size if kind == "pages" and self._copies and self._size else 0.0
+        return math.inf if computing is None else computing - self._reading.get(tier, 0.0) - restoring
 
     def pays(self, kind: Kind, tier: Tier) -> bool:
         """Whether reading from a tier is quicker than computing."""

@@ -21,6 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
+from photonlite.cache.store.arena import HostArena
+from photonlite.cache.store.budget import CopyBudget
 from photonlite.cache.store.disk import DiskTier, NumberFormat
 from photonlite.cache.store.memory import MemoryTier
 from photonlite.cache.store.policy import Kind, TierPolicy
@@ -29,11 +34,11 @@ from photonlite.sequence import HostTensor, PrefixPages, StoredImage, StoredPage
 
 _logger = logging.getLogger("photonlite")
 
-_WAITING_BYTES: Final = 64 * 2**20
+WAITING_BYTES: Final = 64 * 2**20
 """That wait to be written; beyond that, where a disk is slower than the device, more is not."""
 
 _LEAST_IMAGES: Final = 4
-"""Images whose pages host memory must have room for, or none are copied there."""
+"""Images whose pages host memory must have room for, or none are copied there; so is that of its arena."""
 
 _PROBE_BYTES: Final = 4 * 2**20
 
@@ -92,7 +97,7 @@ class DiskStore:
         """Write numbers on another thread if that pays; returns at once."""
         size = tensor.data.nbytes
         with self._lock:
-            if self._waiting and self._waiting + size > _WAITING_BYTES:
+            if self._waiting and self._waiting + size > WAITING_BYTES:
                 self.skipped += 1
                 return
             self._waiting += size
@@ -136,13 +141,26 @@ class DiskStore:
 
 
 class ImageStore:
-    """Numbers of images in host memory, at most `memory_bytes`, and on a disk; any thread may call all methods."""
+    """Numbers of images in host memory, at most `memory_bytes`, and on a disk; any thread may call all methods.
 
-    def __init__(self, memory_bytes: int, policy: TierPolicy, disk: DiskStore | None = None) -> None:
+    They lie in `arena` if there is one. With a budget, images that are not asked about again are not all kept.
+    """
+
+    def __init__(
+        self,
+        memory_bytes: int,
+        policy: TierPolicy,
+        disk: DiskStore | None = None,
+        *,
+        arena: HostArena | None = None,
+        budget: CopyBudget | None = None,
+    ) -> None:
         self.policy = policy
-        self.buffer: Allocator = allocate_array  # memory from which the device copies
+        self.buffer: Allocator = allocate_array  # memory from which the device copies, beside the arena
         self._memory = MemoryTier(memory_bytes)
         self._disk = disk
+        self._arena = arena
+        self._budget = budget
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -167,6 +185,8 @@ class ImageStore:
             embeddings = self._find(key, cache_salt, "embeddings", size)
             if embeddings is None:
                 return None
+            if self._budget is not None:
+                self._budget.note_found(key, self.policy.saved("embeddings", "memory") * embeddings.data.nbytes)
             pages = None
             if place is not None:
                 pages = self._find(place.key, cache_salt, "pages", place.stop - place.first)
@@ -175,11 +195,30 @@ class ImageStore:
             _logger.warning("what is stored of an image is not read", exc_info=True)
             return None
 
-    def wants(self, kind: Kind, units: int, size: int) -> bool:
-        """Whether so many bytes, of crops or positions, are worth a copy to the host."""
+    def wants(self, image: str, kind: Kind, units: int, size: int) -> bool:
+        """Whether what was computed for an image, so many bytes of crops or positions, is worth a copy to the host."""
         self.policy.note_units(kind, units, size)
-        remembered = size <= self._memory.limit // _LEAST_IMAGES and self.policy.repays(kind, "memory")
-        return remembered or (self._disk is not None and self.policy.repays(kind, "disk"))
+        worth = self.policy.repays if kind == "pages" else self.policy.pays
+        remembered = (kind != "pages" or size <= self._memory.limit // _LEAST_IMAGES) and worth(kind, "memory")
+        if not remembered and (self._disk is None or not worth(kind, "disk")):
+            return False
+        if self._budget is None:
+            return True
+        computing = self.policy.computing(kind)
+        seconds = None if computing is None else size * computing
+        if kind == "pages":
+            return self._budget.allows_pages(image, seconds or 0.0)
+        return self._budget.allows(image, size, seconds)
+
+    def allocate(self, size: int) -> npt.NDArray[np.uint8] | None:
+        """Return memory from which the device copies, where need be that of what is worth least; None without any."""
+        if self._arena is None:
+            return self.buffer((size,))
+        if size > self._arena.size // _LEAST_IMAGES:
+            return None
+        while (found := self._arena.take(size)) is None and self._memory.evict():
+            pass
+        return found
 
     def keep(self, key: str, cache_salt: str, kind: Kind, tensor: HostTensor, units: int) -> None:
         """Keep embeddings of an image, or pages by their prefix; does not wait for a disk."""
@@ -201,10 +240,14 @@ class ImageStore:
             return known
         if self._disk is None or not self._disk.has(key, cache_salt, kind):
             return None
-        found = self._disk.read(key, cache_salt, kind, size, self.buffer)
+        found = self._disk.read(key, cache_salt, kind, size, self._allocate_array)
         if found is not None:
             self._remember(key, kind, found)
         return found
+
+    def _allocate_array(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+        found = self.allocate(math.prod(shape))
+        return self.buffer(shape) if found is None else found.reshape(shape)
 
     def _remember(self, key: str, kind: Kind, tensor: HostTensor) -> None:
         saved = self.policy.saved(kind, "memory")

@@ -56,6 +56,17 @@ def test_what_was_not_measured_is_worth_it_but_for_pages_of_a_card(copies: bool)
     assert TierPolicy(lambda: LAPTOP).pays("embeddings", "disk")  # no image was seen yet
 
 
+def test_few_pages_do_not_pay_on_a_card_where_putting_them_back_takes_as_long() -> None:
+    for copies in (False, True):
+        found = TierPolicy(lambda: (1e-3, 1e-7), copies=copies)  # 0.1 ms for 1,000 positions
+        found.note_read("memory", 10**9, 0.02)
+        found.note_units("pages", 1000, 10**6)
+        assert found.pays("pages", "memory") is not copies
+
+    found.note_units("pages", 10**7, 10**10)
+    assert found.pays("pages", "memory")
+
+
 def test_ranks_keep_no_pages() -> None:
     found = policy(LAPTOP, pages=False)
     assert not found.pays("pages", "memory")

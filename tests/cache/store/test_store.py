@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from photonlite.cache.store import store as module
+from photonlite.cache.store.arena import HostArena
+from photonlite.cache.store.budget import COPY_S, CopyBudget
 from photonlite.cache.store.disk import DiskTier, NumberFormat, entries
 from photonlite.cache.store.policy import Kind, TierPolicy
 from photonlite.cache.store.store import DiskStore, ImageStore, Size
@@ -139,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_hashed_is_logged_and_nothing_is_stored(
 
 
 def test_while_much_waits_to_be_written_more_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WAITING_BYTES", 2 * 96)
+    monkeypatch.setattr(module, "WAITING_BYTES", 2 * 96)
     gate = threading.Event()
     policy = TierPolicy(lambda: (None, None))
     disk = DiskStore(DiskTier(tmp_path, LIMIT), lambda: str(gate.wait(GUARD)), policy, expected)
@@ -258,10 +260,61 @@ def test_pages_of_another_prefix_or_number_are_a_miss(tmp_path: Path) -> None:
 
 def test_pages_are_wanted_where_they_pay_and_several_have_room(tmp_path: Path) -> None:
     alone = ImageStore(MEMORY, measured((1.0, 1e-5), disk=1e-3))
-    assert alone.wants("pages", 200, 200)
-    assert not alone.wants("pages", 300, 300)  # a quarter of the memory is 250
-    assert not ImageStore(MEMORY, measured((1.0, 1e-9), disk=1e-3)).wants("pages", 200, 200)
-    assert still(tmp_path, measured((1.0, 1.0), disk=1e-3)).wants("pages", 300, 300)
+    assert alone.wants("image", "pages", 200, 200)
+    assert not alone.wants("image", "pages", 300, 300)  # a quarter of the memory is 250
+    assert not ImageStore(MEMORY, measured((1.0, 1e-9), disk=1e-3)).wants("image", "pages", 200, 200)
+    assert still(tmp_path, measured((1.0, 1.0), disk=1e-3)).wants("image", "pages", 300, 300)
+
+
+def test_embeddings_are_wanted_where_they_pay(tmp_path: Path) -> None:
+    assert ImageStore(MEMORY, measured((1.0, 1e-5), disk=1e-3)).wants("image", "embeddings", 9, 900)
+    assert not ImageStore(MEMORY, measured((1e-9, 1e-9), disk=1e-3)).wants("image", "embeddings", 9, 900)
+    assert not still(tmp_path, measured((1e-9, 1e-9), disk=1e-3)).wants("image", "embeddings", 9, 900)
+
+
+def test_a_budget_leaves_images_out_until_one_is_asked_about_again() -> None:
+    # Computing the embeddings of an image takes five times as long as a copy.
+    store = ImageStore(MEMORY, measured((COPY_S, COPY_S / 1000), disk=1e-3), budget=CopyBudget(MEMORY))
+
+    def offered(image: str) -> list[bool]:
+        return [store.wants(image, kind, units, size) for kind, units, size in (("embeddings", 5, 50), ("pages", 9, 9))]
+
+    assert offered("first") == [False, False]
+    assert offered("second") == [False, False]
+    assert offered("first") == [True, True]
+    store.keep("first", "", "embeddings", numbers(0, 50), 5)
+    assert [offered(f"{number}")[0] for number in range(5)] == [True, True, False, False, False]
+    assert store.load("first", "", SIZE) is not None
+    assert [offered(f"more {number}")[0] for number in range(5)][::4] == [True, False]
+
+
+def test_memory_is_taken_from_what_is_worth_least_once_the_arena_is_full() -> None:
+    store = ImageStore(4096, TierPolicy(lambda: (None, None)), arena=HostArena(np.zeros(4096, np.uint8)))
+    for number in range(9):
+        data = store.allocate(1024)
+        assert data is not None
+        store.keep(f"{number}", "", "embeddings", HostTensor(data, (512,), "bfloat16"), 9)
+        del data
+    found = [store.load(f"{number}", "", SIZE) for number in range(9)]
+
+    assert [one is not None for one in found] == [False] * 5 + [True] * 4
+    assert store.allocate(1024) is None  # what is in use keeps its memory
+    del found
+    assert store.allocate(1024) is not None
+    assert store.gauges["stored_bytes"] == 0
+    assert store.allocate(2048) is None  # more than a quarter, which would push out too many
+
+
+def test_what_is_read_from_a_disk_lies_in_the_arena(tmp_path: Path) -> None:
+    kept(tmp_path)
+    store, arena = opened(tmp_path), HostArena(np.zeros(MEMORY, np.uint8))
+    store._arena = arena
+    found = store.load("image", "", SIZE)
+    store.close()
+
+    assert found is not None
+    assert np.array_equal(found.embeddings.data, numbers().data)
+    assert arena.take(MEMORY) is None
 
 
 def test_pages_go_before_embeddings_that_save_more_time_a_byte() -> None:

@@ -97,6 +97,20 @@ MUTANTS = [
         f"{CHUNKS} {SIMULATION}",
     ),
     Mutant(
+        "riding: prompts are not spread over steps",
+        "scheduler/fifo.py",
+        "-(-self._unlaunched // _SPREAD)",
+        "most",
+        CHUNKS,
+    ),
+    Mutant(
+        "riding: however many prompts wait, steps carry no more of them",
+        "scheduler/fifo.py",
+        ", -(-self._unlaunched // _SPREAD)))",
+        "))",
+        CHUNKS,
+    ),
+    Mutant(
         "riding: rows that decode stay behind",
         "scheduler/fifo.py",
         "if chosen and not full:",

@@ -278,8 +278,22 @@ MUTANTS = [
     Mutant(
         "only the first level of embeddings is kept",
         "runner/stored_images.py",
-        '"embeddings", found, group.job.total)',
-        '"embeddings", found[:1], group.job.total)',
+        '"embeddings", found, job.total)',
+        '"embeddings", found[:1], job.total)',
+        STORED,
+    ),
+    Mutant(
+        "images that a store does not want are kept",
+        "runner/stored_images.py",
+        'if self._keeper.wants(job.key, "embeddings", job.total, found.nbytes):',
+        "if True:",
+        STORED,
+    ),
+    Mutant(
+        "numbers that are not finite are kept from a card",
+        "runner/stored_images.py",
+        'if np.isfinite(host[-last:].view(f"f{last}"))[0]:',
+        "if True:",
         STORED,
     ),
     Mutant(
