@@ -124,8 +124,9 @@ class EngineCore:
         moved |= self._commit_encodings(wait=False)
         batch, encoding = self._plan()
         self.transfers.start()
-        beside = self._encodes_beside and (encoding is not None or self.encodings.oldest is not None)
-        step = self._launch(batch, beside=beside)
+        beside = [step.plan for step in self.encodings.in_flight] if self._encodes_beside else []
+        beside += [encoding] if encoding is not None else []
+        step = self._launch(batch, beside=any(one.in_part or one.beside for one in beside))
         self._launch(encoding)  # behind the step: meanwhile the device has work
         self._commit(step)
         self._finalize(step)
@@ -166,11 +167,11 @@ class EngineCore:
             self._abandon(step, error)
             return None
         self._count_launch(step)
-        if batch.kind == "encode":
+        if batch.kind not in ("encode", "decode"):
+            self._free_images(batch)
+        if batch.kind == "encode" or batch.beside:
             pipeline.finalize(step)  # nothing is sampled
             return step
-        if batch.kind != "decode":
-            self._free_images(batch)
         allowed = self._read_grammars(step, ahead=self.pipeline.oldest is not step)
         if allowed is not None:
             self._sample(step, allowed)
@@ -240,7 +241,7 @@ class EngineCore:
             elif not row.is_void:
                 if not row.pending and not sequence.num_committed_tokens:
                     sequence.times.prefill_s += step.device_s
-                if outcome is None and row.cut:
+                if outcome is None and (row.cut or step.plan.beside):
                     if sequence.num_committed_tokens:
                         sequence.num_committed_tokens = row.start + row.count
                 elif not isinstance(outcome, Token):
@@ -391,7 +392,7 @@ class EngineCore:
         self._fail(step, error)
 
     def _pipeline_of(self, batch: ScheduledBatch) -> Pipeline:
-        return self.encodings if batch.kind == "encode" else self.pipeline
+        return self.encodings if batch.kind == "encode" or batch.beside else self.pipeline
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """Count a failed step, an image once in a row, or free memory that was short. May raise EngineDiedError."""

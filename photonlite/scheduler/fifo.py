@@ -14,7 +14,9 @@ that is not ready (its image is being cut or encoded) is passed by; one that lac
 take them.
 
 Where images are encoded beside the other steps (`Limits.encodes_beside`), pauses are for prompts alone. A launch of
-images then holds as many crops as it may: only the requests about them wait for it.
+images then holds as many crops as it may: only the requests about them wait for it. Where the card is divided
+(`Limits.divides`) such a launch runs in the encoder's part while enough decodes (`scheduler.parts`), and the prompts
+about its images run behind it, up to their last positions: decode steps compute those, and wait for no prompt.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
@@ -24,13 +26,16 @@ import math
 import sys
 from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from photonlite.batch import BatchItem, EncodeJob, PageCopy, RestoredPages, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
+from photonlite.request import IMAGE
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
-from photonlite.scheduler.limits import LaunchModel, Limits, RunCost
+from photonlite.scheduler.limits import MOST_BESIDE, LaunchModel, Limits, RunCost
+from photonlite.scheduler.parts import SPEEDS, parts_pay
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.running import RunningSet
 from photonlite.sequence import Sequence
@@ -90,6 +95,7 @@ class FifoPolicy:
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
+        self.divided = False  # the last launch of bulk images had a part of the card
         self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
 
@@ -150,9 +156,33 @@ class FifoPolicy:
         """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
         (queue,) = self.queues
         if room:
-            return self._plan_encode(queue, PauseBudget())
+            return self.plan_prompts_beside(queue) or self._plan_encode(queue, PauseBudget())
         self._begin_images(queue)
         return None
+
+    def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:
+        """Plan prompts behind their images, in the encoder's part of the card."""
+        if not self.divided or not self.has_place(queue) or self.is_held_up(queue):
+            return None
+        room = PromptRoom(min(MOST_BESIDE, self.limits.max_prefill_tokens), self.prompts.most)
+        rows, copies, saves = self._admit(queue, room, fresh=True, beside=True)
+        return ScheduledBatch("prefill", rows, copies=copies, saves=saves, beside=True) if rows else None
+
+    def runs_beside(self, sequence: Sequence) -> bool:
+        """Whether a prompt runs behind its images, in the encoder's part: if others decode, for which it is no pause.
+
+        A decode step computes its last position, which must be that of a word.
+        """
+        if not self.divided or sequence.realtime or not sequence.samples or sequence.adapter is not None:
+            return False
+        jobs = [self.encoder.jobs[span.key] for span in sequence.images if span.key in self.encoder.jobs]
+        if not jobs or any(job.is_stored for job in jobs) or all(one.beside for one in self.running):
+            return False
+        last, word = sequence.num_tokens - 1, (*sequence.prompt[-1:], *sequence.tokens[-1:])[-1]
+        ends = max(
+            sequence.block, *(link.end for link in sequence.links or ()), *(span.end for span in sequence.images)
+        )
+        return word is not IMAGE and not word.values and ends <= last
 
     def pause_s(self, waiting: int, decoding: int) -> float:
         """Return the seconds that encode and prefill launches may take between two decode steps.
@@ -250,14 +280,14 @@ class FifoPolicy:
         """Learn from the seconds that a step took on the device."""
         batch, seconds, costs = step.plan, step.device_s, self.run_cost
         if step.kind == "decode":
-            costs.observe_decode(seconds)
+            costs.observe_decode(seconds * SPEEDS.decode if step.in_part else seconds)
         elif step.kind == "run":
             costs.observe_run(seconds)
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or row.pending for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
-        elif not failed and not batch.stored_images:  # which say nothing about the cost of crops
-            self.model_of(batch).observe(batch.size, seconds)
+        elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
+            self.model_of(batch).observe(batch.size, seconds * SPEEDS.encode if batch.in_part else seconds)
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""
@@ -296,7 +326,17 @@ class FifoPolicy:
         groups = self.encoder.next_groups(queue, crops, self._enough_crops)
         for group in groups:
             group.job.launched += group.count
-        return ScheduledBatch("encode", groups=groups) if groups else None
+        in_part = not queue.realtime and self._parts_pay(sum(group.count for group in groups))
+        if groups and not queue.realtime:
+            self.divided = in_part
+        return ScheduledBatch("encode", groups=groups, in_part=in_part) if groups else None
+
+    def _parts_pay(self, crops: int) -> bool:
+        """Whether a launch of images should have a part of the card, by what decodes and how long that goes on."""
+        if not self.limits.divides or not (decoding := self.running.decoding()):
+            return False
+        left = fmean(map(self.running.router.tokens_to_come, decoding))
+        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s)
 
     def _begin_images(self, queue: WaitingQueue) -> None:
         """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
@@ -336,8 +376,11 @@ class FifoPolicy:
         places = min(self.prompts.most - len(behind), self.limits.max_batch - len(chosen))
         return PromptRoom(left, places, cuts=True, pages=sum(max(0, pages) for pages in growing))
 
-    def _admit(self, queue: WaitingQueue, room: PromptRoom, *, fresh: bool) -> Admitted:
-        """Let the oldest ready sequences run; the first one takes more than there is room for if `fresh`."""
+    def _admit(self, queue: WaitingQueue, room: PromptRoom, *, fresh: bool, beside: bool = False) -> Admitted:
+        """Let the oldest ready sequences run; the first one takes more than there is room for if `fresh`.
+
+        With `beside` those run whose prompts are computed in the encoder's part, else the others.
+        """
         rows: list[BatchItem] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
@@ -345,6 +388,8 @@ class FifoPolicy:
         if room.cuts and left <= 0:
             return NO_PROMPTS
         for sequence in self._admissible(queue):
+            if self.runs_beside(sequence) != beside:
+                continue
             positions = self.positions(sequence)
             if room.cuts:
                 positions = min(positions, least_count(sequence, sequence.num_tokens - positions))
@@ -357,7 +402,10 @@ class FifoPolicy:
                 queue.lacks_pages = True
                 break
             start, copied, saved = admission
-            row, done = self._start(queue, sequence, start, saved, left if room.cuts else sys.maxsize)
+            if beside:
+                row, done = self._start_beside(queue, sequence, start), saved
+            else:
+                row, done = self._start(queue, sequence, start, saved, left if room.cuts else sys.maxsize)
             rows.append(row)
             copies += copied
             saves += done
@@ -399,6 +447,13 @@ class FifoPolicy:
         self.running.unfinished.begin(sequence, jobs, saves)
         row, saved = self.running.unfinished.advance(sequence, room, begins=True)
         return row._replace(restored=restored), saved
+
+    def _start_beside(self, queue: WaitingQueue, sequence: Sequence, start: int) -> BatchItem:
+        queue.remove(sequence)
+        jobs = self.encoder.pop(sequence, start)
+        self.running.start(sequence, start)
+        sequence.num_computed_tokens, sequence.beside = sequence.num_tokens - 1, True
+        return BatchItem(sequence, start, sequence.num_computed_tokens - start, None, jobs, begins=True)
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)

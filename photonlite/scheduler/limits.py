@@ -12,6 +12,9 @@ MAX_JOBS = 8
 REALTIME_JOBS = 2
 """Images of real-time requests beside these, so that none waits until a bulk image is done."""
 
+MOST_BESIDE = 2048
+"""Positions of a launch of prompts in the encoder's part of the card, unless one alone has more."""
+
 _LAUNCHES_PER_MORE = 32
 """Successful launches before one may hold one crop or prompt more; more than an image has crops, so that an image
 which had to start again is encoded to its end."""
@@ -43,6 +46,7 @@ class Limits:
     forced_runs: bool = True  # tokens that must follow are appended at once
     mixes: bool = False  # prompts ride with decode steps
     encodes_beside: bool = False  # images are encoded beside the other steps
+    divides: bool = False  # then the encoder may have a part of the card, and prompts about its images too
     mixed_tokens: int | None = None  # of such a step; None for prompts that take `launch_budget_s` beside the rest
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back

@@ -179,13 +179,13 @@ class RealtimePolicy(FifoPolicy):
 
         def bulk() -> ScheduledBatch | None:
             if self.kept_idle_until is None or due:
-                return self._plan_encode(self.bulk, bulk_room)
+                return self.plan_prompts_beside(self.bulk) or self._plan_encode(self.bulk, bulk_room)
             self._begin_images(self.bulk)
             return None
 
         batch = bulk() or urgent() if due else urgent() or bulk()
         if batch is not None:
-            realtime = batch.groups[0].job.leader.realtime
+            realtime = bool(batch.groups) and batch.groups[0].job.leader.realtime
             overtakes = realtime and self.bulk.wants_images
             self._overtaking_encodings = self._overtaking_encodings + 1 if overtakes else 0
             self.arrivals.note_launch(realtime=realtime)

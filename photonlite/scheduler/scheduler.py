@@ -164,6 +164,7 @@ class Scheduler:
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
             if row.pending:
                 continue
+            row.sequence.beside = False
             if lost or any(job.failed for job in row.jobs):
                 # Also where a later part is in flight, which then has nothing left to confirm.
                 self.cache.withdraw(row.sequence)

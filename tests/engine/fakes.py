@@ -187,6 +187,7 @@ class Bench:
         router: RouterRule = "greedy",
         swap_pages: int = 0,
         encodes_beside: bool = False,
+        divides: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -201,6 +202,7 @@ class Bench:
             router=router,
             swap_pages=swap_pages,
             encodes_beside=encodes_beside,
+            divides=divides,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

@@ -290,5 +290,3 @@ def test_qwen_answers_the_same_about_several_images(family: str, tmp_path: Path)
     folder = qwen.save(qwen.reference_model(family), tmp_path, family)
     images = [make_image(number, size) for number, size in enumerate([(280, 200), (70, 50), (140, 210)])]
     compare(engines(folder, max_input_tokens=276, page_size=4), [images[:2], images[1:], images[0]])
-
-

@@ -244,4 +244,4 @@ def could_decode(sequence: Sequence, page_size: int) -> bool:
     """Whether a running sequence has a position to fill and room for it."""
     more = sequence.samples and sequence.next_index < sequence.budget
     end = max(sequence.num_computed_tokens + 1, sequence.num_tokens)
-    return more and not sequence.preempting and end <= len(sequence.pages) * page_size
+    return more and not (sequence.preempting or sequence.beside) and end <= len(sequence.pages) * page_size

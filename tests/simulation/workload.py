@@ -112,6 +112,11 @@ class Scenario:
     inside: bool
     staged_pages: int
 
+    @property
+    def divides(self) -> bool:
+        """Whether the encoder may have a part of the device, and prompts about its images too."""
+        return self.encodes_beside and self.pages % 2 == 0  # without a draw, which would change all later ones
+
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
         return Limits(
@@ -133,6 +138,7 @@ class Scenario:
             mixes=self.mixes,
             mixed_tokens=self.mixed_tokens,
             encodes_beside=self.encodes_beside,
+            divides=self.divides,
             staged_pages=self.staged_pages,
         )
 

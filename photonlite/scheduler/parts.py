@@ -1,0 +1,31 @@
+"""Whether the encoder gets a part of the card or shares all of it, decided for each launch of images. No torch.
+
+```
+parts      encoder's SMs    ■■■■■■■■■■■■■■■■■■■■ image ■■■■■■■■■■■■■■■■■■■■│     what decodes loses little speed, and no
+           the others       decode ─ decode ─ decode ─ decode ─ decode ─ dec   step waits for images or their prompts
+whole      all SMs          ■■■ image ■■■ │ decode ─ decode ─ prompt ─ ...     nothing idles where little decodes
+```
+"""
+
+from typing import NamedTuple
+
+
+class PartSpeeds(NamedTuple):
+    """Speeds of work in its part of a card while the other part is busy, as shares of those alone on the whole card."""
+
+    encode: float
+    decode: float
+
+
+SPEEDS = PartSpeeds(0.54, 0.67)
+"""Of 68 and 64 SMs of an H100, at 32 streams (`bench/results/overlap.md`)."""
+
+
+def parts_pay(encode_s: float, decode_s: float, speeds: PartSpeeds = SPEEDS) -> bool:
+    """Whether encoding and decoding get more done in parts of the card than one after the other on all of it.
+
+    The encoding takes `encode_s` alone on the whole card, and what decodes goes on there for about `decode_s`. In parts
+    both have `encode_s / speeds.encode`, in which decoding does as much as it can there, or all that there is to do.
+    """
+    seconds = encode_s / speeds.encode
+    return encode_s + min(decode_s, seconds * speeds.decode) > seconds
