@@ -269,15 +269,19 @@ def test_parts_of_a_card_answer_the_same(dtype: str) -> None:
             others = [on_thread(partial(model.query, image, "What is it?")) for image in images]
             boxes.append(torch.as_tensor(model.detect(DESK, "banana").boxes))
             texts.append([answer.result(GUARD)["answer"] for answer in others])
-            for number in range(100, 300) if settings else ():  # until an encoding has met a step
-                if counters(model)["steps_in_part"]:
+            prompts = 0
+            for number in range(100, 300) if settings else ():  # until steps and prompts have met encodings
+                if counters(model)["steps_in_part"] and prompts:
                     break
-                decoding = [on_thread(partial(model.caption, DESK, "long")) for _ in range(4)]
-                model.detect(make_image(number, (300, 200)), "circle")
-                for caption in decoding:
-                    caption.result(GUARD)
-            decoded, in_part = counters(model)["steps"]["decode"], counters(model)["steps_in_part"]
-        assert 0 < in_part < decoded if settings else in_part == 0
+                with model.trace() as trace:
+                    asked = [on_thread(partial(model.caption, DESK, "long")) for _ in range(4)]
+                    about = [make_image(4 * number + more, (300, 200)) for more in range(4)]
+                    asked += [on_thread(partial(model.query, image, "What is it?")) for image in about]
+                    for answer in asked:
+                        answer.result(GUARD)
+                prompts += sum((span.track, span.name) == ("encode", "prefill") for span in trace.spans)
+            steps, in_part = counters(model)["steps"], counters(model)["steps_in_part"]
+        assert (0 < in_part < steps["decode"] and prompts) if settings else in_part == 0, (steps, in_part, prompts)
 
     assert len(boxes[0]) == 2
     torch.testing.assert_close(boxes[1], boxes[0], rtol=0, atol=0.02)
