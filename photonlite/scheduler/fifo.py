@@ -179,9 +179,7 @@ class FifoPolicy:
         if not jobs or any(job.is_stored for job in jobs) or all(one.beside for one in self.running):
             return False
         last, word = sequence.num_tokens - 1, (*sequence.prompt[-1:], *sequence.tokens[-1:])[-1]
-        ends = max(
-            sequence.block, *(link.end for link in sequence.links or ()), *(span.end for span in sequence.images)
-        )
+        ends = max(sequence.block, *(span.end for span in sequence.images))
         return word is not IMAGE and not word.values and ends <= last
 
     def pause_s(self, waiting: int, decoding: int) -> float:
@@ -326,17 +324,22 @@ class FifoPolicy:
         groups = self.encoder.next_groups(queue, crops, self._enough_crops)
         for group in groups:
             group.job.launched += group.count
-        in_part = not queue.realtime and self._parts_pay(sum(group.count for group in groups))
-        if groups and not queue.realtime:
-            self.divided = in_part
-        return ScheduledBatch("encode", groups=groups, in_part=in_part) if groups else None
+        if not groups:
+            return None
+        if queue.realtime:  # in a hurry
+            return ScheduledBatch("encode", groups=groups)
+        self.divided = self._parts_pay(queue, sum(group.count for group in groups))
+        return ScheduledBatch("encode", groups=groups, in_part=self.divided)
 
-    def _parts_pay(self, crops: int) -> bool:
-        """Whether a launch of images should have a part of the card, by what decodes and how long that goes on."""
+    def _parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
+        """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""
         if not self.limits.divides or not (decoding := self.running.decoding()):
             return False
         left = fmean(map(self.running.router.tokens_to_come, decoding))
-        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s)
+        rows, limits = len(decoding), self.limits
+        # Images under way come one after the other: they are not waited for.
+        later = min(len(queue) - limits.max_jobs, limits.max_batch - rows)
+        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s, rows, max(0, later))
 
     def _begin_images(self, queue: WaitingQueue) -> None:
         """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
@@ -397,7 +400,7 @@ class FifoPolicy:
                 queue.lacks_pages |= room.cuts and not rows
                 break
             allowed = running.router.admits(sequence, running.resident, running.departing)
-            admission = self.cache.admit(sequence, room.pages) if allowed else None
+            admission = self.cache.admit(sequence, room.pages, whole=not beside) if allowed else None
             if admission is None:
                 queue.lacks_pages = True
                 break

@@ -20,12 +20,17 @@ class PartSpeeds(NamedTuple):
 SPEEDS = PartSpeeds(0.54, 0.67)
 """Of 68 and 64 SMs of an H100, at 32 streams (`bench/results/overlap.md`)."""
 
+_WEIGHTS = 21
+"""Rows whose keys and values take a decode step as long to read as the weights: Moondream 2, contexts of 850."""
 
-def parts_pay(encode_s: float, decode_s: float, speeds: PartSpeeds = SPEEDS) -> bool:
+
+def parts_pay(encode_s: float, decode_s: float, rows: int, later: int, speeds: PartSpeeds = SPEEDS) -> bool:
     """Whether encoding and decoding get more done in parts of the card than one after the other on all of it.
 
-    The encoding takes `encode_s` alone on the whole card, and what decodes goes on there for about `decode_s`. In parts
-    both have `encode_s / speeds.encode`, in which decoding does as much as it can there, or all that there is to do.
+    The encoding takes `encode_s` alone on the whole card, and what decodes, `rows`, goes on there for about `decode_s`.
+    In parts both have `encode_s / speeds.encode`, in which decoding does as much as it can there, or all that there is
+    to do. That is worth less where `later` requests could share its steps if they were there.
     """
     seconds = encode_s / speeds.encode
-    return encode_s + min(decode_s, seconds * speeds.decode) > seconds
+    shared = rows / (rows + later) * (_WEIGHTS + rows + later) / (_WEIGHTS + rows)
+    return encode_s + shared * min(decode_s, seconds * speeds.decode) > seconds

@@ -132,8 +132,8 @@ class FakeRunner:
         step.device_s = step.plan.crops * self.per_crop
         # Few positions take as long as one: as long as the weights are read.
         step.device_s += sum(1 if step.kind == "run" else row.count for row in step.rows) * self.per_position
-        if step.kind == "encode":
-            return []
+        if step.kind == "encode" or step.plan.beside:
+            return [None] * len(step.rows)
         return [
             None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
             for row, choice in zip(step.rows, self.allowed[step.number], strict=True)

@@ -9,8 +9,9 @@ import torch
 
 import photonlite
 from photonlite.errors import EngineDiedError, StepError
+from photonlite.request import Token
 from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
-from tests.engine.fakes import Bench, FakeImage, ends_at
+from tests.engine.fakes import PREFIX, Bench, FakeImage, ends_at
 from tests.models.qwen import tiny as qwen
 from tests.serving import GUARD, counters, make_image, on_thread
 
@@ -58,21 +59,98 @@ def test_decoding_goes_on_while_an_image_is_encoded_and_its_prompt_waits_for_the
     assert bench.everything_is_free()
 
 
-def test_steps_that_are_queued_while_an_image_is_encoded_know_it() -> None:
-    bench = beside()
+def divided(length: int = 60, **options: Any) -> Bench:
+    """A bench that decodes, and knows that a crop takes as long as a step."""
+    bench = beside(length, divides=True, **options)
+    bench.runner.per_crop = bench.runner.per_position = 0.001
     bench.ask()
     bench.core.tick()
-    bench.core.tick()
-    bench.ask(image=FakeImage("a"))
+    bench.scheduler.policy.crops.observe(3, 0.003)
+    for _ in range(3):
+        bench.core.tick()
+    bench.runner.steps.clear()
+    return bench
+
+
+def launched(bench: Bench) -> list[tuple[str, bool, bool]]:
+    """Kinds of steps, whether they run beside others or know that these do, and whether images have a part."""
+    return [(one.kind, one.plan.beside or one.beside, one.plan.in_part) for one in bench.runner.steps]
+
+
+def test_a_prompt_runs_behind_its_image_in_the_encoders_part_and_its_last_position_is_decoded() -> None:
+    bench = divided()
+    sink = bench.ask(image=FakeImage("a"))
     bench.core.tick()  # a step and behind it the encoding, which overtakes
     bench.core.tick()
     bench.runner.encodes_last = False
     bench.core.tick()
-
-    assert [(step.kind, step.beside) for step in bench.runner.steps] == [
-        ("prefill", False), ("decode", False), ("decode", True), ("encode", False), ("decode", True),
-        ("prefill", False),
+    bench.runner.encodes_last = True
+    bench.core.tick()
+    assert launched(bench) == [
+        ("decode", True, False), ("encode", False, True), ("decode", True, False),
+        ("decode", True, False), ("prefill", True, False), ("decode", True, False),
     ]  # fmt: skip
+    (row,) = bench.runner.steps[4].rows
+    assert (row.start, row.count, row.index) == (0, PREFIX + 1, None)
+    bench.runner.encodes_last = False
+    bench.core.tick()
+
+    assert [(row.start, row.index) for row in bench.runner.steps[-1].rows] == [(10, 8), (PREFIX + 1, 0)]
+    assert not bench.runner.steps[-1].beside
+    bench.run()
+    assert len(sink.tokens) == 60
+    assert bench.sequences[1].times.prefill_s > 0
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("call", ["launch", "collect"])
+def test_a_prompt_that_fails_in_the_encoders_part_ends_its_request_alone(call: str) -> None:
+    bench = divided(9)
+    bench.runner.encodes_last = False
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.core.tick()
+    number = next(step.number for step in bench.runner.steps if step.kind == "encode")
+    bench.runner.fails = {(call, number + 2)}  # behind a decode step
+    bench.run()
+
+    assert [type(one.error) for one in bench.sequences] == [type(None), StepError]
+    assert bench.everything_is_free()
+
+
+def test_a_request_whose_prompt_is_computed_beside_others_may_be_cancelled() -> None:
+    bench = divided()
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.runner.encodes_last = False
+    bench.core.tick()
+    bench.runner.encodes_last = True
+    assert launched(bench)[-1] == ("prefill", True, False)
+    bench.core.cancel(bench.sequences[1])
+    bench.core.tick()
+    assert bench.scheduler.running.zombies == {bench.sequences[1]}
+    bench.run()
+
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("left", ["little", "a text", "a place"])
+def test_prompts_run_on_the_whole_card_where_little_decodes_or_no_step_could_go_on(left: str) -> None:
+    bench = divided(4 if left == "little" else 60)
+    if left == "little":
+        bench.sequences[0].budget = 7
+    bench.runner.encodes_last = False
+    if left == "a text":
+        bench.ask()
+    else:
+        bench.ask(image=FakeImage("a"))
+    if left == "a place":
+        bench.sequences[1].prompt = (Token(1), Token(5, (0.5,)))
+    bench.run()
+
+    assert ("prefill", False, False) in launched(bench)
+    assert bench.core.metrics.steps["prefill"] == 2
+    assert bench.everything_is_free()
 
 
 def test_the_engine_waits_for_an_encode_step_where_there_is_nothing_else_to_do() -> None:
