@@ -109,7 +109,6 @@ def test_a_prompt_that_fails_in_the_encoders_part_ends_its_request_alone(call: s
     bench.runner.encodes_last = False
     bench.ask(image=FakeImage("a"))
     bench.core.tick()
-    bench.core.tick()
     number = next(step.number for step in bench.runner.steps if step.kind == "encode")
     bench.runner.fails = {(call, number + 2)}  # behind a decode step
     bench.run()
