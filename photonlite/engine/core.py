@@ -124,9 +124,8 @@ class EngineCore:
         moved |= self._commit_encodings(wait=False)
         batch, encoding = self._plan()
         self.transfers.start()
-        beside = [step.plan for step in self.encodings.in_flight] if self._encodes_beside else []
-        beside += [encoding] if encoding is not None else []
-        step = self._launch(batch, beside=any(one.in_part or one.beside for one in beside))
+        beside = self._encoder_has_part(encoding)
+        step = self._launch(batch, beside=beside)
         self._launch(encoding)  # behind the step: meanwhile the device has work
         self._commit(step)
         self._finalize(step)
@@ -150,6 +149,11 @@ class EngineCore:
             for ended in decision.ended:
                 self._end_unlaunched(ended)
             return decision.batch, decision.encoding
+
+    def _encoder_has_part(self, encoding: ScheduledBatch | None) -> bool:
+        """Whether the encoder's part of the card works, or is about to."""
+        queued = [step.plan for step in self.encodings.in_flight] if self._encodes_beside else []
+        return any(one.in_part or one.beside for one in (*queued, encoding) if one is not None)
 
     def _launch(self, batch: ScheduledBatch | None, *, beside: bool = False) -> Step | None:
         """Queue a forward pass, and sample it at once where no mask depends on steps in flight."""

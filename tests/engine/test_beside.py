@@ -97,6 +97,8 @@ def test_a_prompt_runs_behind_its_image_in_the_encoders_part_and_its_last_positi
 
     assert [(row.start, row.index) for row in bench.runner.steps[-1].rows] == [(10, 8), (PREFIX + 1, 0)]
     assert not bench.runner.steps[-1].beside
+    blocks = [bench.cache.prefix.lookup(link.key) for link in bench.sequences[1].links or ()]
+    assert [block and block.end for block in blocks] == [PREFIX, None], "position 11 is about to be computed"
     bench.run()
     assert len(sink.tokens) == 60
     assert bench.sequences[1].times.prefill_s > 0

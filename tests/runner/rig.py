@@ -220,7 +220,7 @@ class Rig:
         self, stories: Sequence[Story], rows: Sequence[BatchItem], copies: tuple[PageCopy, ...] = ()
     ) -> list[Token | Exception | None]:
         step = self._step(ScheduledBatch("prefill", rows=tuple(rows), copies=copies))
-        return self._finish(step, stories)
+        return self.finish(step, stories)
 
     def prefill_beside(self, stories: Sequence[Story]) -> list[Token | Exception | None]:
         """Compute all positions of stories but the last in the encoder's part."""
@@ -229,14 +229,17 @@ class Rig:
         return self.runner.collect(self._step(ScheduledBatch("prefill", rows, beside=True)))
 
     def decode(self, stories: Sequence[Story], *, beside: bool = False) -> list[Token | Exception | None]:
-        return self._finish(self._step(ScheduledBatch("decode", rows=_pending(stories)), beside=beside), stories)
+        return self.finish(self.launch_decode(stories, beside=beside), stories)
+
+    def launch_decode(self, stories: Sequence[Story], *, beside: bool = False) -> Step:
+        return self._step(ScheduledBatch("decode", rows=_pending(stories)), beside=beside)
 
     def mix(
         self, decoding: Sequence[Story], stories: Sequence[Story], rows: Sequence[BatchItem]
     ) -> list[Token | Exception | None]:
         """Decode some stories, and compute known positions of others beside them."""
         step = self._step(ScheduledBatch("mixed", rows=(*_pending(decoding), *rows)))
-        return self._finish(step, [*decoding, *stories])
+        return self.finish(step, [*decoding, *stories])
 
     def _step(self, plan: ScheduledBatch, *, beside: bool = False) -> Step:
         number = next(self._steps)
@@ -244,7 +247,7 @@ class Rig:
         self.runner.launch(step)
         return step
 
-    def _finish(self, step: Step, stories: Sequence[Story]) -> list[Token | Exception | None]:
+    def finish(self, step: Step, stories: Sequence[Story]) -> list[Token | Exception | None]:
         allowed = [
             None if row.index is None else story.allowed[row.index]
             for story, row in zip(stories, step.rows, strict=True)

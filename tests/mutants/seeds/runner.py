@@ -166,9 +166,23 @@ MUTANTS = [
     Mutant(
         "two encode steps beside the others have one slot",
         "runner/step_executor.py",
-        "EncoderSlot(index, device) for index",
-        "EncoderSlot(0, device) for index",
+        "else EncoderSlot(index, device)\n",
+        "else EncoderSlot(0, device)\n",
         f"{BESIDE} {SIMULATION}",
+    ),
+    Mutant(
+        "a prompt beside others leaves no token to decode next",
+        "runner/torch_model_runner.py",
+        "            self._await_decoding(slot, rows)\n",
+        "            pass\n",
+        "tests/runner/test_torch_model_runner.py",
+    ),
+    Mutant(
+        "a prompt beside others uses the buffers of a step that runs meanwhile",
+        "runner/torch_model_runner.py",
+        "(self._buffers_beside if slot.beside else self._buffers)[slot.index]",
+        "self._buffers[slot.index]",
+        "tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
         "images are encoded on the compute stream though they should be beside it",
