@@ -7,8 +7,8 @@ tick      launch t+1  ──  commit t  ──  finalize t+1
           └ needs no mask: the device never waits for the host
 ```
 
-Where images are encoded beside the other steps, encode steps go their own way: each tick commits those that have ended
-and launches the next, and waits for one only where there is nothing else to do.
+Where images are encoded beside the other steps, encode steps go their own way, and so may prompts about these images:
+each tick commits those that have ended and launches the next, and waits for one only where there is nothing else to do.
 
 A sequence that finishes while step t+1 carries it is a zombie: its result is out, its tokens are dropped, its pages and
 row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.

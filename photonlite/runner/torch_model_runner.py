@@ -11,7 +11,8 @@ scored, seen ──────> scored, seen                        ├──> 
                                                      └──────> pending, by row
 ```
 
-Everything that a copy reads or a captured graph uses is allocated here once. Decode and finalize neither allocate
+Prompts behind images on the encoder's stream have buffers of their own, and end in the pending table: `hidden` is not
+read. Everything that a copy reads or a captured graph uses is allocated here once. Decode and finalize neither allocate
 outside a graph's pool nor wait for the device.
 """
 
