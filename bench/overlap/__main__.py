@@ -33,6 +33,7 @@ from bench.overlap.served import (
     rates_table,
     served_table,
     timeline,
+    ways_of,
 )
 from bench.overlap.spike import Spike, Subject, run_all
 from bench.overlap.standin import HostCard
@@ -125,7 +126,7 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
 
 def _engine(bench: Bench, options: "OverlapOptions") -> None:
     context, tokens = (20, 60) if options.tiny else (options.context, 1000)
-    models = make_models(bench.config, options, options.streams, options.clients, options.ways)
+    models = make_models(bench.config, options, options.streams, options.clients, ways_of(options.ways, options.sms))
     rows: list[list[str]] = []
     rates: list[list[str]] = []
     vocabulary = bench.config.text.vocab_size
@@ -137,7 +138,11 @@ def _engine(bench: Bench, options: "OverlapOptions") -> None:
                     rows += compare(models, load, vocabulary, options.rounds)
                     bench.section("In the engine", served_table(rows))
                 for way, model in models.items() if task == "timeline" else ():
-                    image = None if options.data is None else options.data / f"{way}-{streams}.png"
+                    image = (
+                        None
+                        if options.data is None
+                        else options.data / f"{way.replace(', ', '-').replace(' ', '')}-{streams}.png"
+                    )
                     say(f"{streams} streams, {way}:")
                     say("\n".join(timeline(model, load, vocabulary, 0.5, image)))
             if task in ("captions", "answers"):
@@ -166,6 +171,7 @@ class OverlapOptions(Options):
     engine: bool
     tasks: list[str]
     ways: list[str]
+    sms: list[int]
     clients: int
     window: float
     streams: list[int]
@@ -186,6 +192,7 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--engine", action="store_true", help="measure all ways in the engine")
     parser.add_argument("--tasks", nargs="+", choices=_TASKS, default=["intervals"], help="with --engine, in order")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="to encode, with --engine")
+    parser.add_argument("--sms", nargs="+", type=int, default=[68], help="of the encoder, with --engine")
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in the engine, after a warm-up")

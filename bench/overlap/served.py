@@ -36,6 +36,13 @@ _DRAWN_S = 0.1
 _SIZES = (1, 4, 8, 16, 32, 64)  # of batches that clients alone decode
 
 
+def ways_of(names: Sequence[str], sms: Sequence[int]) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of ways, that of parts for each size of the encoder's."""
+    ways = {name: settings for name, settings in WAYS.items() if name in names and name != "parts"}
+    parts = {f"parts, {count} SMs": {**WAYS["parts"], "encode_sms": count} for count in sms}
+    return ways | (parts if "parts" in names else {})
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Streams of text, each followed by another one when it ends, and clients with one image after the other."""
@@ -134,7 +141,11 @@ def compare(models: dict[str, VisionModel], load: Load, vocabulary: int, rounds:
 
 
 def make_models(
-    model_config: MoondreamConfig, options: Options, streams: Sequence[int], clients: int, ways: Sequence[str]
+    model_config: MoondreamConfig,
+    options: Options,
+    streams: Sequence[int],
+    clients: int,
+    ways: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, VisionModel]:
     """Serve one model with random weights by an engine for each way."""
     model = endless_model(model_config, options.where, options.dtype)
@@ -146,7 +157,7 @@ def make_models(
             model, options.where, options.dtype,
             EngineConfig(kv_cache_bytes=memory, max_batch=most, graph_sizes=sizes, **settings),
         )
-        for way, settings in WAYS.items() if way in ways
+        for way, settings in ways.items()
     }  # fmt: skip
 
 

@@ -48,6 +48,7 @@ from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.swap import staging_pages, swap_places
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
+from photonlite.scheduler.parts import PartSpeeds, speeds_of
 from photonlite.scheduler.scheduler import Scheduler
 
 _logger = logging.getLogger("photonlite")
@@ -158,7 +159,7 @@ def _build(
         mixes=config.batching == "mixed",
         mixed_tokens=config.mixed_tokens,
         encodes_beside=encodes_beside,
-        divides=divides,
+        parts=_part_speeds(where, config.encode_sms) if divides else None,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=places,
@@ -195,6 +196,11 @@ def _divide(where: torch.device, encode_sms: int) -> CardParts | None:
         return None
     _logger.info("Parts of the card: %d SMs for decoding, %d for encoding", parts.decode.sms, parts.encode.sms)
     return parts
+
+
+def _part_speeds(where: torch.device, encode_sms: int) -> PartSpeeds:
+    total = torch.cuda.get_device_properties(where).multi_processor_count if where.type == "cuda" else 2 * encode_sms
+    return speeds_of(1 - encode_sms / total)
 
 
 def _crop_encoder(

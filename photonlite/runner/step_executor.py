@@ -12,7 +12,7 @@ for: the host sees the end of an encode step before it launches what reads its f
 
 ```
 encode     encode: copy crops, forward ─● forward_ended                                 the host asks now and then
-prompt     encode: copy rows, forward, next tokens ─● forward_ended                     the same, where a card is divided
+prompt     encode: copy rows, forward, next tokens ─● forward_ended               the same, where a card is divided
 forget     compute: ... prompts ─● prompts_queued ─> encode: free features         later encode steps reuse the memory
 ```
 

@@ -15,7 +15,7 @@ take them.
 
 Where images are encoded beside the other steps (`Limits.encodes_beside`), pauses are for prompts alone. A launch of
 images then holds as many crops as it may: only the requests about them wait for it. Where the card is divided
-(`Limits.divides`) such a launch runs in the encoder's part while enough decodes (`scheduler.parts`), and the prompts
+(`Limits.parts`) such a launch runs in the encoder's part while enough decodes (`scheduler.parts`), and the prompts
 about its images run behind it, up to their last positions: decode steps compute those, and wait for no prompt.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
@@ -35,7 +35,7 @@ from photonlite.request import IMAGE
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
 from photonlite.scheduler.limits import MOST_BESIDE, LaunchModel, Limits, RunCost
-from photonlite.scheduler.parts import SPEEDS, parts_pay
+from photonlite.scheduler.parts import PartSpeeds, parts_pay
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.running import RunningSet
 from photonlite.sequence import Sequence
@@ -277,15 +277,16 @@ class FifoPolicy:
     def observe(self, step: Step, *, failed: bool = False) -> None:
         """Learn from the seconds that a step took on the device."""
         batch, seconds, costs = step.plan, step.device_s, self.run_cost
+        parts = self.limits.parts or PartSpeeds(1.0, 1.0)
         if step.kind == "decode":
-            costs.observe_decode(seconds * SPEEDS.decode if step.in_part else seconds)
+            costs.observe_decode(seconds * parts.decode if step.in_part else seconds)
         elif step.kind == "run":
             costs.observe_run(seconds)
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or row.pending for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
         elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
-            self.model_of(batch).observe(batch.size, seconds * SPEEDS.encode if batch.in_part else seconds)
+            self.model_of(batch).observe(batch.size, seconds * parts.encode if batch.in_part else seconds)
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""
@@ -333,13 +334,14 @@ class FifoPolicy:
 
     def _parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
         """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""
-        if not self.limits.divides or not (decoding := self.running.decoding()):
+        parts, decoding = self.limits.parts, self.running.decoding()
+        if parts is None or not decoding:
             return False
         left = fmean(map(self.running.router.tokens_to_come, decoding))
         rows, limits = len(decoding), self.limits
         # Images under way come one after the other: they are not waited for.
         later = min(len(queue) - limits.max_jobs, limits.max_batch - rows)
-        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s, rows, max(0, later))
+        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s, rows, max(0, later), parts)
 
     def _begin_images(self, queue: WaitingQueue) -> None:
         """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""

@@ -15,6 +15,7 @@ from photonlite.engine.core import EngineCore
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
+from photonlite.scheduler.parts import PartSpeeds
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 from photonlite.sequence import StoredImage
@@ -202,7 +203,7 @@ class Bench:
             router=router,
             swap_pages=swap_pages,
             encodes_beside=encodes_beside,
-            divides=divides,
+            parts=PartSpeeds(0.54, 0.67) if divides else None,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)
