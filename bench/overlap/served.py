@@ -135,7 +135,9 @@ def compare(models: dict[str, VisionModel], load: Load, vocabulary: int, rounds:
             if place:
                 found[way].append(one)
                 steps = model.metrics()["counters"]["steps_in_part"]
-                rates = f"{one.tokens:,.0f} tokens/s, {one.images:.1f} images/s"
+                gaps = Sample.of(one.gaps)
+                rates = f"{1e3 * gaps.median:.2f} ms, p99 {1e3 * gaps.p99:.2f}, longest {1e3 * gaps.high:.2f}, "
+                rates += f"{one.tokens:,.0f} tokens/s, {one.images:.1f} images/s"
                 say(f"{load.streams} streams, {way}: {rates}, {steps:,} steps in a part so far")
     return [_row(way, load.streams, found[way]) for way in models]
 

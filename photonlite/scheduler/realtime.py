@@ -242,6 +242,10 @@ class RealtimePolicy(FifoPolicy):
         running = self.running.sequences
         return super().mixes and not len(self.urgent) and not (running and running[0].realtime)
 
+    def runs_beside(self, sequence: Sequence) -> bool:
+        """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream."""
+        return super().runs_beside(sequence) and not self._bulk_is_due
+
     def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
         """Choose real-time sequences alone, or with the oldest bulk ones at their turn."""
         most = self.limits.max_batch

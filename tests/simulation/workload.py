@@ -139,7 +139,7 @@ class Scenario:
             mixes=self.mixes,
             mixed_tokens=self.mixed_tokens,
             encodes_beside=self.encodes_beside,
-            parts=PartSpeeds(0.54, 0.67) if self.divides else None,
+            parts=PartSpeeds(0.9, 0.9) if self.divides else None,
             staged_pages=self.staged_pages,
         )
 
