@@ -329,15 +329,17 @@ class FifoPolicy:
             return None
         if queue.realtime:  # in a hurry
             return ScheduledBatch("encode", groups=groups)
-        self.divided = self._parts_pay(queue, sum(group.count for group in groups))
+        self.divided = self.parts_pay(queue, sum(group.count for group in groups))
         return ScheduledBatch("encode", groups=groups, in_part=self.divided)
 
-    def _parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
+    def parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
         """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""
         parts, decoding = self.limits.parts, self.running.decoding()
         if parts is None or not decoding:
             return False
-        left = fmean(map(self.running.router.tokens_to_come, decoding))
+        # What has gone on for long will go on for as long again: answers of one skill may differ widely.
+        come = self.running.router.tokens_to_come
+        left = fmean(min(one.budget - len(one.tokens), max(come(one), len(one.tokens))) for one in decoding)
         rows, limits = len(decoding), self.limits
         # Images under way come one after the other: they are not waited for.
         later = min(len(queue) - limits.max_jobs, limits.max_batch - rows)
