@@ -118,6 +118,7 @@ class ScheduledBatch:
     saves: tuple[PageCopy, ...] = ()  # after it
     beside: bool = False  # prompts on the encoder's stream: all positions but each row's last, which is decoded
     in_part: bool = False  # of an encode launch: on the encoder's own SMs alone
+    in_turn: bool = False  # the same, on the encoder's stream: other steps wait for it, as it does for those before it
 
     @property
     def crops(self) -> int:

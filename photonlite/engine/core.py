@@ -127,10 +127,10 @@ class EngineCore:
         beside = self._encoder_has_part(encoding)
         step = self._launch(batch, beside=beside)
         self._launch(encoding)  # behind the step: meanwhile the device has work
-        self._commit(step)
+        moved |= self._commit(step)
         self._finalize(step)
         busy = batch is not None or encoding is not None or oldest is not None
-        moved |= not busy and (self.transfers.finish(wait=True) or self._commit_encodings(wait=True))
+        moved |= not (busy or moved) and (self.transfers.finish(wait=True) or self._commit_encodings(wait=True))
         return busy or self._ended > ended or moved
 
     def _plan(self) -> tuple[ScheduledBatch | None, ScheduledBatch | None]:
@@ -181,11 +181,21 @@ class EngineCore:
             self._sample(step, allowed)
         return step
 
-    def _commit(self, launched: Step | None) -> None:
-        """Commit the oldest step if the next launch needs its slot, or there was nothing to launch."""
-        step = self.pipeline.oldest
-        if step is not None and (launched is None or self.pipeline.full):
-            self._commit_step(self.pipeline, step)
+    def _commit(self, launched: Step | None) -> bool:
+        """Commit the oldest step if the next launch needs its slot, or there was nothing to launch.
+
+        Images that are encoded in turn count among these steps. Returns whether one was committed.
+        """
+        steps = list(self.pipeline.in_flight)
+        if self._encodes_beside:
+            steps += [step for step in self.encodings.in_flight if step.plan.in_turn]
+        full = bool(steps) and (launched is None or len(steps) >= self.pipeline.depth)
+        if full:
+            oldest = min(steps, key=lambda step: step.number)
+            pipeline = self._pipeline_of(oldest.plan)
+            while pipeline.oldest is not None and pipeline.oldest.number <= oldest.number:
+                self._commit_step(pipeline, pipeline.oldest)  # an encoding in turn runs behind those beside others
+        return full
 
     def _commit_encodings(self, *, wait: bool) -> bool:
         """Commit encode steps beside the others that have ended, or wait for the oldest; returns whether one has."""

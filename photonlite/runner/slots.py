@@ -164,7 +164,7 @@ class EncoderSlot:
     def __init__(self, index: int, device: Device) -> None:
         self.index = index
         self.in_part = False  # its graphs are those of a part of the card: the encoder's, or decoding's
-        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended = _events(device, 4)
+        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended, self.turn = _events(device, 5)
 
 
 class Slot(EncoderSlot):

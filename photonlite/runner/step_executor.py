@@ -221,10 +221,16 @@ class StepExecutor:
     def _launch_encode(self, step: Step, slot: EncoderSlot) -> None:
         groups, stream, slot.in_part = step.plan.groups, self._encoder_stream, step.plan.in_part
         # Beside others it copies on its own stream: rows and masks of steps would have to wait behind large images.
-        copies = stream if self._encodes_beside else self._device.upload
+        beside = self._encodes_beside and not step.plan.in_turn
+        copies = stream if beside else self._device.upload
+        if step.plan.in_turn:
+            self._device.compute.record(slot.turn)
+            stream.wait(slot.turn)
         self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups), stream, copies)
         self._run(step, stream, lambda: self._model_runner.encode(slot, groups))
         stream.record(slot.forward_ended)
+        if step.plan.in_turn:
+            self._device.compute.wait(slot.forward_ended)
         _raise(step, slot)
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:

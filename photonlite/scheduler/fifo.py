@@ -95,7 +95,8 @@ class FifoPolicy:
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
-        self.divided = False  # the last launch of bulk images had a part of the card
+        self.divided = False  # images and prompts about them have a part of the card, where it has parts
+        self.encoder_room = False  # there is a slot for images beside the other steps
         self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
 
@@ -155,10 +156,27 @@ class FifoPolicy:
     def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
         """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
         (queue,) = self.queues
-        if room:
-            return self.plan_prompts_beside(queue) or self._plan_encode(queue, PauseBudget())
+        if not room:
+            self._begin_images(queue)
+        if not room or self.takes_turns:
+            return None
+        return self.plan_prompts_beside(queue) or self._plan_encode(queue, PauseBudget())
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether images are encoded in pauses: where they never are beside the other steps, or parts do not pay."""
+        limits = self.limits
+        return not limits.encodes_beside or (limits.parts is not None and not self.divided)
+
+    def choose_parts(self, now: float) -> None:
+        """Decide whether the next images have a part of the card."""
+        self.divide(self.queues[0])
+
+    def divide(self, queue: WaitingQueue) -> None:
+        """Decide whether the next images of a queue, if there are any, have a part of the card."""
         self._begin_images(queue)
-        return None
+        if groups := self.encoder.next_groups(queue, self.crops.most, self._enough_crops):
+            self.divided = self._parts_pay(queue, sum(group.count for group in groups))
 
     def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:
         """Plan prompts behind their images, in the encoder's part of the card."""
@@ -255,7 +273,7 @@ class FifoPolicy:
         """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""
         if not len(queue):
             return None
-        if self.limits.encodes_beside:
+        if not self.takes_turns or (self.limits.encodes_beside and not self.encoder_room):
             batch = self._plan_prefill(queue, budget)
         elif queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
             batch = self._plan_encode(queue, budget) or self._plan_prefill(queue, budget)
@@ -327,12 +345,10 @@ class FifoPolicy:
             group.job.launched += group.count
         if not groups:
             return None
-        if queue.realtime:  # in a hurry
-            return ScheduledBatch("encode", groups=groups)
-        self.divided = self.parts_pay(queue, sum(group.count for group in groups))
-        return ScheduledBatch("encode", groups=groups, in_part=self.divided)
+        in_turn = self.limits.encodes_beside and self.takes_turns
+        return ScheduledBatch("encode", groups=groups, in_part=self.divided, in_turn=in_turn)
 
-    def parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
+    def _parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
         """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""
         parts, decoding = self.limits.parts, self.running.decoding()
         if parts is None or not decoding:

@@ -78,7 +78,6 @@ class RealtimePolicy(FifoPolicy):
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
         self._overtaking_encodings = 0  # launches in a row that overtook bulk images, where they run beside the steps
         self._was_idle = False
-        self._near = True  # real-time requests, as far as images beside the steps are concerned
         self._overtaking_swapped = 0  # launches in a row that overtook swapped bulk sequences
         self._due: Sequence | None = None  # a bulk one that was swapped, whose turn it is to work
         # Requests that may be given up by the measurements made so far, and how many of crops and prompts these were.
@@ -168,14 +167,12 @@ class RealtimePolicy(FifoPolicy):
 
         What is launched cannot be recalled, and the next real-time image waits for it.
         """
-        if not room:
-            for queue in self.queues:
-                self._begin_images(queue)
+        for queue in () if room else self.queues:
+            self._begin_images(queue)
+        if not room or self.takes_turns:
             return None
-        due, near = self._overtaking_encodings >= BULK_TURN, self.is_near(now)
-        bulk_room = PauseBudget(self.limits.launch_budget_s if near else math.inf)
-        self._near = near
-        self.divided &= not near
+        due = self._overtaking_encodings >= BULK_TURN
+        bulk_room = PauseBudget(self.limits.launch_budget_s if self.is_near(now) else math.inf)
 
         def urgent() -> ScheduledBatch | None:
             return self._plan_encode(self.urgent, PauseBudget())
@@ -245,9 +242,12 @@ class RealtimePolicy(FifoPolicy):
         running = self.running.sequences
         return super().mixes and not len(self.urgent) and not (running and running[0].realtime)
 
-    def parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
-        """As of the other policy, but not while real-time requests are near, which would wait for longer launches."""
-        return not self._near and super().parts_pay(queue, crops)
+    def choose_parts(self, now: float) -> None:
+        """As of the other policy, but no parts while real-time requests are near: these wait for what was launched."""
+        if self.is_near(now):
+            self.divided = False
+        else:
+            self.divide(self.bulk)
 
     def runs_beside(self, sequence: Sequence) -> bool:
         """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream."""

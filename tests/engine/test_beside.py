@@ -136,6 +136,35 @@ def test_a_request_whose_prompt_is_computed_beside_others_may_be_cancelled() -> 
     assert bench.everything_is_free()
 
 
+def test_images_are_encoded_in_turn_where_little_decodes() -> None:
+    bench = divided(60)
+    bench.scheduler.policy.crops.observe(3, 100.0)  # far longer than what decodes
+    bench.ask(image=FakeImage("a"))
+    for _ in range(3):
+        bench.core.tick()
+    assert [(step.kind, step.plan.in_turn) for step in bench.runner.steps] == [
+        ("encode", True), ("decode", False), ("encode", True),
+    ]  # fmt: skip
+    collected = [number for call, number in bench.runner.calls if call == "collect"]
+    assert collected[-2:] == [step.number for step in bench.runner.steps[:2]], "as every launch needs a place"
+    bench.run()
+
+    assert not any(beside for _, beside, _ in launched(bench))
+    assert bench.everything_is_free()
+
+
+def test_an_image_in_turn_that_fails_ends_the_request_whose_prompt_is_launched() -> None:
+    bench = divided(60)
+    bench.scheduler.policy.crops.observe(3, 100.0)
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.runner.fails = {("collect", bench.runner.steps[0].number)}
+    bench.run()
+
+    assert [type(one.error) for one in bench.sequences] == [type(None), StepError]
+    assert bench.everything_is_free()
+
+
 @pytest.mark.parametrize("left", ["little", "a text", "a place"])
 def test_prompts_run_on_the_whole_card_where_little_decodes_or_no_step_could_go_on(left: str) -> None:
     bench = divided(4 if left == "little" else 60)

@@ -47,6 +47,9 @@ class Beside:
         if self.is_beside(step):
             seen["two encode steps beside others"] += len(self.open) == _OPEN
             seen["images encoded in a part"] += step.plan.in_part
+            seen["images encoded in turns"] += step.plan.in_turn
+            for group in step.plan.groups if step.plan.in_turn else ():
+                self._encoded[group.job.number] += group.count  # other steps wait for it
         else:
             seen["launches beside an encode step"] += bool(self.open)
             seen["launches beside a part"] += step.beside
@@ -58,7 +61,7 @@ class Beside:
 
     def collected(self, step: Step) -> None:
         """Note an encode step that has come back well."""
-        for group in step.plan.groups:
+        for group in () if step.plan.in_turn else step.plan.groups:
             self._encoded[group.job.number] += group.count
 
     def forgetting(self, job: EncodeJob) -> None:

@@ -68,7 +68,7 @@ class Priority:
         if len(classes) != 1:
             raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
         realtime = classes.pop()
-        if self._simulation.beside.is_beside(step):
+        if self._simulation.beside.is_beside(step) and not step.plan.in_turn:
             self._encode_beside(step, realtime=realtime)
             return
         if realtime and self._overtaken - self._went_on >= _TURN:

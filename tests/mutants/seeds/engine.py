@@ -32,6 +32,13 @@ MUTANTS = [
         "tests/engine/test_beside.py",
     ),
     Mutant(
+        "images that are encoded in turn take no place of the pipeline",
+        "engine/core.py",
+        "if step.plan.in_turn]",
+        "if False]",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
         "a step does not know that a prompt is computed beside it",
         "engine/core.py",
         "any(one.in_part or one.beside for one",

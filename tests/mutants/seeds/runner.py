@@ -171,6 +171,20 @@ MUTANTS = [
         f"{BESIDE} {SIMULATION}",
     ),
     Mutant(
+        "no step waits for an image that is encoded in turn",
+        "runner/step_executor.py",
+        "            self._device.compute.wait(slot.forward_ended)\n",
+        "            pass\n",
+        BESIDE,
+    ),
+    Mutant(
+        "an image that is encoded in turn waits for no step",
+        "runner/step_executor.py",
+        "            stream.wait(slot.turn)\n",
+        "            pass\n",
+        BESIDE,
+    ),
+    Mutant(
         "a prompt beside others leaves no token to decode next",
         "runner/torch_model_runner.py",
         "            self._await_decoding(slot, rows)\n",

@@ -550,8 +550,8 @@ MUTANTS = [
     Mutant(
         "a prompt reads features that are still encoded beside it",
         "scheduler/scheduler.py",
-        "        if not self.limits.encodes_beside:  # else",
-        "        if True:  # else",
+        "        if not self.limits.encodes_beside or batch.in_turn:",
+        "        if True:",
         "tests/engine/test_beside.py",
     ),
     Mutant(
