@@ -212,9 +212,8 @@ def _crop_encoder(
     encoder = model.crop_encoder(fp8=config.fp8_linears)
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
-    # Makes all graphs from one memory pool: they run one after the other. Images that are encoded on all of a card that
-    # is divided are in a hurry, as they are real-time ones or as little decodes.
-    capturer = CudaCapturer(where, 0 if divided is None else PRIORITY)
+    # Makes all graphs from one memory pool: they run one after the other.
+    capturer = CudaCapturer(where)
     capturers = Capturers(CudaCapturer(where, PRIORITY) if config.encoding == "beside" else capturer)
     if divided is not None:
         capturers = Capturers(capturers.whole, *(CudaCapturer(where, part=part) for part in divided))

@@ -16,7 +16,8 @@ take them.
 Where images are encoded beside the other steps (`Limits.encodes_beside`), pauses are for prompts alone. A launch of
 images then holds as many crops as it may: only the requests about them wait for it. Where the card is divided
 (`Limits.parts`) such a launch runs in the encoder's part while enough decodes (`scheduler.parts`), and the prompts
-about its images run behind it, up to their last positions: decode steps compute those, and wait for no prompt.
+about its images run behind it, up to their last positions: decode steps compute those, and wait for no prompt. Else
+images take turns there as well.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
@@ -353,9 +354,7 @@ class FifoPolicy:
         parts, decoding = self.limits.parts, self.running.decoding()
         if parts is None or not decoding:
             return False
-        # What has gone on for long will go on for as long again: answers of one skill may differ widely.
-        come = self.running.router.tokens_to_come
-        left = fmean(min(one.budget - len(one.tokens), max(come(one), len(one.tokens))) for one in decoding)
+        left = fmean(map(self.running.router.tokens_to_come, decoding))
         rows, limits = len(decoding), self.limits
         # Images under way come one after the other: they are not waited for.
         later = min(len(queue) - limits.max_jobs, limits.max_batch - rows)
