@@ -15,7 +15,8 @@ def test_the_longest_intervals_are_told_with_what_ran_in_them() -> None:
     lines = explain(SPANS, intervals_of([0.001, 0.007, 0.009]), 1)
 
     assert lines == [
-        "6.00: decode in part 3.00 of 4.00 + decode 1.00 of 3.00; idle 1.00, host 3.00; beside: encode in part 4.00 of 5.00"
+        "6.00: decode in part 3.00 of 4.00 + decode 1.00 of 3.00; idle 1.00, host 3.00; "
+        "beside: encode in part 4.00 of 5.00"
     ]
 
 
