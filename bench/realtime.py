@@ -91,13 +91,15 @@ class Bulk:
     Args:
         model: Is asked.
         clients: How many; 0 for none.
+        tokens: Of an answer.
 
     Attributes:
         answered: Answers so far.
     """
 
-    def __init__(self, model: VisionModel, clients: int) -> None:
+    def __init__(self, model: VisionModel, clients: int, tokens: int = BULK_TOKENS) -> None:
         self.answered = 0
+        self._tokens = tokens
         self._model = model
         self._clients = clients
         self._stopping = threading.Event()
@@ -117,7 +119,7 @@ class Bulk:
 
     async def _client(self, source: Iterator[Image.Image]) -> None:
         while not self._stopping.is_set():
-            await self._model.aquery(next(source), "what is it", settings={"max_tokens": BULK_TOKENS})
+            await self._model.aquery(next(source), "what is it", settings={"max_tokens": self._tokens})
             self.answered += 1
 
 

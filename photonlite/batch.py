@@ -116,6 +116,9 @@ class ScheduledBatch:
     groups: tuple[CropGroup, ...] = ()  # of an encode launch
     copies: tuple[PageCopy, ...] = ()  # before the forward pass
     saves: tuple[PageCopy, ...] = ()  # after it
+    beside: bool = False  # prompts on the encoder's stream: all positions but each row's last, which is decoded
+    in_part: bool = False  # of an encode launch: on the encoder's own SMs alone
+    in_turn: bool = False  # the same, on the encoder's stream: other steps wait for it, as it does for those before it
 
     @property
     def crops(self) -> int:
@@ -184,7 +187,8 @@ class Transfer:
 class Executor(Protocol):
     """Runs steps on a device; only `collect`, `close` and `transferred`, where told to, wait for the device.
 
-    Where images are encoded beside the other steps, encode steps have slots of their own, and run in their own order.
+    Where images are encoded beside the other steps, these steps have slots of their own, and run in their own order;
+    so have prompts that are computed there.
     """
 
     def launch(self, step: Step) -> None:
@@ -200,7 +204,7 @@ class Executor(Protocol):
         """Wait for the results: a token, an error, or None for each row; raises where the step failed as a whole."""
 
     def has_ended(self, step: Step) -> bool:
-        """Whether the device is done with an encode step, so that `collect` does not wait."""
+        """Whether the device is done with a step on the encoder's stream, so that `collect` does not wait."""
 
     def transfer(self, transfer: Transfer) -> None:
         """Queue copies of pages on a stream of their own; what fails is kept with the transfer."""

@@ -114,10 +114,11 @@ class EngineConfig:
         encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
             same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.
-        encode_sms: About how many multiprocessors (SMs) of a card are the encoder's own, with "beside"; meanwhile
-            decode steps run on the others, from a second set of CUDA graphs: start takes longer. 0 lets both share all
-            of them, and so does a card that cannot be divided: that takes the package cuda-bindings and a driver with
-            green contexts. The CPU has none.
+        encode_sms: About how many multiprocessors (SMs) of a card are the encoder's own, with "beside": images of bulk
+            requests and the prompts about them run there while enough is decoded on the others, from a second set of
+            CUDA graphs: start takes longer. 0 lets both share all of them, and so does a card that cannot be divided:
+            that takes the package cuda-bindings and a driver with green contexts. A CPU has none, and only lets prompts
+            run beside decode steps.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured, `max_batch` in the place of larger ones; batches above the largest
             run without a graph.

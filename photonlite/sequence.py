@@ -262,6 +262,7 @@ class Sequence:
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
     num_committed_tokens: int = 0  # the same of committed steps; 0 until the whole prompt is
     cut: bool = False  # its last launch left known positions to later ones
+    beside: bool = False  # its prompt is computed on the encoder's stream: it decodes once that step has committed
     tokens: list[Token] = field(default_factory=list)  # committed
     num_handed_out: int = 0  # of these: the sink gets those of an opening once the prompt has been computed
     answered: bool = False  # its opening is the whole answer: it waits for its images alone

@@ -23,7 +23,18 @@ from bench.gpu.command import Bench, Options, say, show_log
 from bench.gpu.machine import describe
 from bench.overlap.roofline import encoding_operations, roofline_table, step_operations
 from bench.overlap.rows import rows_table, save_rows
-from bench.overlap.served import Load, compare, make_models, served_table
+from bench.overlap.served import (
+    WAYS,
+    Load,
+    answer_rates,
+    compare,
+    frame_rates,
+    make_models,
+    rates_table,
+    served_table,
+    timeline,
+    ways_of,
+)
 from bench.overlap.spike import Spike, Subject, run_all
 from bench.overlap.standin import HostCard
 from photonlite.device.names import resolve_device
@@ -115,13 +126,31 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
 
 def _engine(bench: Bench, options: "OverlapOptions") -> None:
     context, tokens = (20, 60) if options.tiny else (options.context, 1000)
-    models = make_models(bench.config, options, options.streams, options.clients)
+    models = make_models(bench.config, options, options.streams, options.clients, ways_of(options.ways, options.sms))
     rows: list[list[str]] = []
+    rates: list[list[str]] = []
+    vocabulary = bench.config.text.vocab_size
     try:
-        for streams in options.streams:
-            load = Load(streams, context, tokens, options.clients, options.window)
-            rows += compare(models, load, bench.config.text.vocab_size, options.rounds)
-            bench.section("In the engine", served_table(rows))
+        for task in options.tasks:
+            for streams in options.streams if task in ("intervals", "timeline") else ():
+                load = Load(streams, context, tokens, options.clients, options.window)
+                if task == "intervals":
+                    rows += compare(models, load, vocabulary, options.rounds)
+                    bench.section("In the engine", served_table(rows))
+                for way, model in models.items() if task == "timeline" else ():
+                    image = (
+                        None
+                        if options.data is None
+                        else options.data / f"{way.replace(', ', '-').replace(' ', '')}-{streams}.png"
+                    )
+                    say(f"{streams} streams, {way}:")
+                    say("\n".join(timeline(model, load, vocabulary, 0.5, image)))
+            if task in ("captions", "answers"):
+                rates += answer_rates(models, 64, 100 if task == "captions" else 3, options.window)
+            if task == "frames":
+                rates += frame_rates(models, 16, options.window)
+            if rates:
+                bench.section("Answers and frames", rates_table(rates))
     finally:
         for model in models.values():
             model.close()
@@ -131,12 +160,18 @@ def _pieces(schedule: Schedule) -> str:
     return "; ".join(f"{one.operation} {one.begin}:{one.end} at {one.share:.0%}" for one in schedule.pieces)
 
 
+_TASKS = ("intervals", "timeline", "captions", "answers", "frames")
+
+
 class OverlapOptions(Options):
     """The command line; `limit` in seconds, `data` a folder for JSON."""
 
     spike: bool
     profile: bool
     engine: bool
+    tasks: list[str]
+    ways: list[str]
+    sms: list[int]
     clients: int
     window: float
     streams: list[int]
@@ -155,6 +190,9 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--spike", action="store_true", help="measure encoding beside decoding")
     parser.add_argument("--profile", action="store_true", help="measure pairs, search for schedules, show what bounds")
     parser.add_argument("--engine", action="store_true", help="measure all ways in the engine")
+    parser.add_argument("--tasks", nargs="+", choices=_TASKS, default=["intervals"], help="with --engine, in order")
+    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="to encode, with --engine")
+    parser.add_argument("--sms", nargs="+", type=int, default=[68], help="of the encoder, with --engine")
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in the engine, after a warm-up")

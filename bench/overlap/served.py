@@ -3,11 +3,13 @@
 Beside them the encoder shares the card with the steps (`beside`), or each has a part of its own (`parts`).
 """
 
+import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -16,7 +18,8 @@ from bench.gpu.command import Options, say
 from bench.gpu.models import endless_model, serve
 from bench.gpu.samples import Sample
 from bench.memory.riding import request_of
-from bench.realtime import Bulk
+from bench.overlap.timeline import explain, intervals_of, tell_steps
+from bench.realtime import Bulk, card_cases, missed_share, play
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.models.moondream.config import MoondreamConfig
@@ -29,6 +32,15 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "parts": {"encoding": "beside", "encode_sms": 68},
 }
 _numbers = itertools.count()
+_DRAWN_S = 0.1
+_SIZES = (1, 4, 8, 16, 32, 64)  # of batches that clients alone decode
+
+
+def ways_of(names: Sequence[str], sms: Sequence[int]) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of ways, that of parts for each size of the encoder's."""
+    ways = {name: settings for name, settings in WAYS.items() if name in names and name != "parts"}
+    parts = {f"parts, {count} SMs": {**WAYS["parts"], "encode_sms": count} for count in sms}
+    return ways | (parts if "parts" in names else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +91,9 @@ class Place:
             self._submit(self)
 
 
-def measure(model: VisionModel, load: Load, vocabulary: int) -> Found:
-    """Run a load on an engine for a while."""
+@contextlib.contextmanager
+def running(model: VisionModel, load: Load, vocabulary: int) -> Iterator[tuple[list[Place], Bulk]]:
+    """Run a load in a block, which is entered once all streams decode and a client was answered."""
     engine = model._session.engine
 
     def submit(place: Place) -> None:
@@ -92,17 +105,23 @@ def measure(model: VisionModel, load: Load, vocabulary: int) -> Found:
     with Bulk(model, load.clients) as bulk:
         while not bulk.answered:
             time.sleep(1e-3)
-        begun, answered = time.perf_counter(), bulk.answered
-        time.sleep(load.seconds)
-        while not any(place.gaps[-1][0] > begun for place in places):  # on a machine that is busy with something else
-            time.sleep(1e-3)
-        ended, answered = time.perf_counter(), bulk.answered - answered
+        yield places, bulk
     for place in places:
         place.stopping = True
     for place in places:
         place.ended.wait()
         if place.error is not None:
             raise place.error
+
+
+def measure(model: VisionModel, load: Load, vocabulary: int) -> Found:
+    """Run a load on an engine for a while."""
+    with running(model, load, vocabulary) as (places, bulk):
+        begun, answered = time.perf_counter(), bulk.answered
+        time.sleep(load.seconds)
+        while not any(place.gaps[-1][0] > begun for place in places):  # on a machine that is busy with something else
+            time.sleep(1e-3)
+        ended, answered = time.perf_counter(), bulk.answered - answered
     gaps = [gap for place in places for at, gap in place.gaps if begun < at < ended]
     return Found(gaps, len(gaps) / (ended - begun), answered / (ended - begun))
 
@@ -116,25 +135,74 @@ def compare(models: dict[str, VisionModel], load: Load, vocabulary: int, rounds:
             if place:
                 found[way].append(one)
                 steps = model.metrics()["counters"]["steps_in_part"]
-                rates = f"{one.tokens:,.0f} tokens/s, {one.images:.1f} images/s"
+                gaps = Sample.of(one.gaps)
+                rates = f"{1e3 * gaps.median:.2f} ms, p99 {1e3 * gaps.p99:.2f}, longest {1e3 * gaps.high:.2f}, "
+                rates += f"{one.tokens:,.0f} tokens/s, {one.images:.1f} images/s"
                 say(f"{load.streams} streams, {way}: {rates}, {steps:,} steps in a part so far")
     return [_row(way, load.streams, found[way]) for way in models]
 
 
 def make_models(
-    model_config: MoondreamConfig, options: Options, streams: Sequence[int], clients: int
+    model_config: MoondreamConfig,
+    options: Options,
+    streams: Sequence[int],
+    clients: int,
+    ways: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, VisionModel]:
     """Serve one model with random weights by an engine for each way."""
     model = endless_model(model_config, options.where, options.dtype)
     memory = 18 << 30 if options.cuda else 1 << 26  # three times, beside the weights, on a card of 80 GB
-    sizes = tuple({rows for count in streams for rows in (count, count + clients)})
+    sizes = tuple({rows for count in streams for rows in (count, count + clients)} | set(_SIZES))
+    most = max(64, max(streams) + clients)
     return {
         way: serve(
             model, options.where, options.dtype,
-            EngineConfig(kv_cache_bytes=memory, max_batch=max(streams) + clients, graph_sizes=sizes, **settings),
+            EngineConfig(kv_cache_bytes=memory, max_batch=most, graph_sizes=sizes, **settings),
         )
-        for way, settings in WAYS.items()
+        for way, settings in ways.items()
     }  # fmt: skip
+
+
+def timeline(model: VisionModel, load: Load, vocabulary: int, seconds: float, image: Path | None) -> list[str]:
+    """Tell what the device did in the longest of some seconds' intervals between two tokens; draw a part of them."""
+    with running(model, load, vocabulary) as (places, _):
+        time.sleep(min(1.0, load.seconds))
+        with model.trace() as trace:
+            begun = time.perf_counter()
+            time.sleep(seconds)
+            ended = time.perf_counter()
+        times = [at for at, _ in places[0].gaps if begun < at < ended]
+    if image is not None:
+        trace.draw(image, start=begun + seconds / 2, end=begun + seconds / 2 + min(seconds / 2, _DRAWN_S), width=2400)
+    return [*tell_steps(trace.spans), *explain(trace.spans, intervals_of(times))]
+
+
+def answer_rates(models: dict[str, VisionModel], clients: int, tokens: int, seconds: float) -> list[list[str]]:
+    """Measure answers a second about images of which no two are alike, after a warm-up of half the time."""
+    rows = []
+    for way, model in models.items():
+        with Bulk(model, clients, tokens) as bulk:
+            time.sleep(seconds / 2)
+            begun, answered = time.perf_counter(), bulk.answered
+            time.sleep(seconds)
+            rate = (bulk.answered - answered) / (time.perf_counter() - begun)
+        say(f"{clients} clients, answers of {tokens} tokens, {way}: {rate:.1f}/s")
+        rows.append([f"{clients} clients, answers of {tokens} tokens", way, f"{rate:.1f}/s", "-", "-"])
+    return rows
+
+
+def frame_rates(models: dict[str, VisionModel], clients: int, seconds: float) -> list[list[str]]:
+    """Play frames to detect in at 30 Hz beside clients, in all ways."""
+    rows = []
+    for way, model in models.items():
+        case = card_cases()[0]
+        stats, rate = play(model, case, seconds, clients, 1)
+        p99 = f"{1e3 * stats.latency.p99:.1f} ms"
+        rows.append(
+            [f"{case.what} at 30 Hz, {clients} clients", way, f"{rate:.1f}/s", f"{missed_share(stats):.2%}", p99]
+        )
+        say(" | ".join(rows[-1]))
+    return rows
 
 
 def _row(way: str, streams: int, found: Sequence[Found]) -> list[str]:
@@ -142,6 +210,11 @@ def _row(way: str, streams: int, found: Sequence[Found]) -> list[str]:
     times = [f"{1e3 * seconds:.2f}" for seconds in (gaps.median, gaps.p99, gaps.high)]
     rates = f"{fmean(one.tokens for one in found):,.0f}", f"{median(one.images for one in found):.1f}"
     return [str(streams), way, *times, *rates]
+
+
+def rates_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of answers and of frames as a table."""
+    return table(["load", "encoding", "answers", "frames missed", "frames' p99"], rows)
 
 
 def served_table(rows: Sequence[Sequence[str]]) -> str:

@@ -80,7 +80,7 @@ class CacheManager:
         return "missing" if block is None else block.state
 
     def admit(
-        self, sequence: Sequence, spared: int = 0
+        self, sequence: Sequence, spared: int = 0, *, whole: bool = True
     ) -> tuple[int, tuple[PageCopy, ...], tuple[PageCopy, ...]] | None:
         """Allocate pages for a sequence's known positions and the next one; None, with nothing changed, if short.
 
@@ -91,7 +91,8 @@ class CacheManager:
 
         The longest chain of ready blocks that leaves a position to compute is reused (a sequence that produces nothing
         may be covered altogether; it then shares an image's tail page too, because it never writes). The rest of the
-        prompt's chain is registered as being built by this sequence, up to the first block that is there already.
+        prompt's chain is registered as being built by this sequence, up to the first block that is there already, and
+        without `whole` to the last that does not need the last known position.
         """
         links, size = self._check_new(sequence), self.pages.page_size
         chain = self.prefix.ready_chain((link.key for link in links), sequence.num_tokens - sequence.samples)
@@ -108,6 +109,7 @@ class CacheManager:
         self.prefix.touch(chain)
         self.pages.retain(shared)
         new = list(takewhile(lambda link: self.prefix.lookup(link.key) is None, links[len(chain) :]))
+        new = [link for link in new if whole or link.end < sequence.num_tokens]
         tails = min(spare, sum(link.has_tail for link in new))
         taken = self._allocate(fresh + tails)
         sequence.pages, sequence.shared_pages = shared + taken[:fresh], len(shared)

@@ -48,6 +48,7 @@ from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.swap import staging_pages, swap_places
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
+from photonlite.scheduler.parts import PartSpeeds, speeds_of
 from photonlite.scheduler.scheduler import Scheduler
 
 _logger = logging.getLogger("photonlite")
@@ -56,6 +57,14 @@ CUDA_BATCH, CPU_BATCH = 64, 8
 
 _STAGED_POSITIONS = 4096
 """Of which stored keys and values may be on a card at a time, where images stand inside prompts."""
+
+
+class Capturers(NamedTuple):
+    """Of prompts and decode steps on the whole card, and in the parts of one that is divided."""
+
+    whole: CudaCapturer
+    decode: CudaCapturer | None = None
+    encode: CudaCapturer | None = None
 
 
 class Parts(NamedTuple):
@@ -99,22 +108,23 @@ def _build(
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
     divided = _divide(where, config.encode_sms)
-    encoder, capturer, graphs = _crop_encoder(model, where, dtype, config, divided)
+    encoder, capturers, graphs = _crop_encoder(model, where, dtype, config, divided)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
     team = model.team if isinstance(model, TeamModel) else None
     threads = config.cpu_threads or (None if team is None else team.cpu_threads)
     spread = compute_threads(threads) if where.type == "cpu" else None
     fused = FusedParts(encoder, prompts, model.step_decoder())
     encodes_beside = config.encoding == "beside"
+    divides = divided is not None or (where.type == "cpu" and config.encode_sms > 0)
     image_bytes = MOST_BYTES if where.type == "cuda" and isinstance(model.crop_spec, CropSpec) else 0
 
     def make_runner(pages: int) -> TorchModelRunner:
-        limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes, encodes_beside)
+        limits = RunnerLimits(slots, pages, config.depth, config.max_crops, image_bytes, encodes_beside, divides)
         make = TorchModelRunner if team is None else partial(LeaderRunner, team, kv_dtype=config.kv_dtype)
         return make(model, where, dtype, limits, fused=fused, kv=kv, spread=spread, keeper=keeper)
 
     sets = 1 if divided is None else 2
-    graph_bytes = _graph_bytes(model.shape, prompts, config, slots, sets) if config.cuda_graphs else 0
+    graph_bytes = sets * _graph_bytes(model.shape, prompts, config, slots) if config.cuda_graphs else 0
     page_bytes = bytes_of_page(model.shape, kv.dtype, config.page_size)
     # Before anything large is allocated: what does not fit is refused at once.
     places = swap_places(config.swap_bytes, page_bytes, longest_pages(model.shape, config.page_size))
@@ -127,9 +137,8 @@ def _build(
         _logger.info("Swap: %d pages, %.2f GiB of host memory", places, places * page_bytes / 2**30)
     stored = str(kv.dtype).removeprefix("torch.")
     _logger.info("KV cache: %d pages, %.2f GiB, in %s", memory.pages, memory.kv_bytes / 2**30, stored)
-    if capturer is not None and graphs is not None:
-        part = None if divided is None else CudaCapturer(where, part=divided.decode)
-        graphs += model_runner.capture(GraphOptions(config.graph_sizes, config.pad_to_graph), capturer, part)
+    if capturers is not None and graphs is not None:
+        graphs += model_runner.capture(GraphOptions(config.graph_sizes, config.pad_to_graph), *capturers)
         _logger.info("CUDA graphs: %d in %.1f s, %.0f MiB", graphs.graphs, graphs.seconds, graphs.bytes / 2**20)
     device = open_device(where, None if divided is None else divided.encode.stream)
     tracer = Tracer(enabled=config.trace)
@@ -150,12 +159,13 @@ def _build(
         mixes=config.batching == "mixed",
         mixed_tokens=config.mixed_tokens,
         encodes_beside=encodes_beside,
+        parts=_part_speeds(where, config.encode_sms) if divides else None,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=places,
     )
     runner = (
-        StepExecutor(device, model_runner, config.depth, tracer, encodes_beside=encodes_beside)
+        StepExecutor(device, model_runner, config.depth, tracer, encodes_beside=encodes_beside, prompts_beside=divides)
         if team is None
         else TeamExecutor(team, device, model_runner, config.depth, tracer)
     )
@@ -188,9 +198,14 @@ def _divide(where: torch.device, encode_sms: int) -> CardParts | None:
     return parts
 
 
+def _part_speeds(where: torch.device, encode_sms: int) -> PartSpeeds:
+    total = torch.cuda.get_device_properties(where).multi_processor_count if where.type == "cuda" else 2 * encode_sms
+    return speeds_of(1 - encode_sms / total)
+
+
 def _crop_encoder(
     model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig, divided: CardParts | None
-) -> tuple[CropEncoder | PatchEncoder, CudaCapturer | None, GraphReport | None]:
+) -> tuple[CropEncoder | PatchEncoder, Capturers | None, GraphReport | None]:
     """Make the image encoder before the memory is planned: what its graphs take is in use by then."""
     if config.fp8_linears:
         require_fp8_linears(where, dtype)
@@ -198,16 +213,22 @@ def _crop_encoder(
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
     # Makes all graphs from one memory pool: they run one after the other.
-    capturer = CudaCapturer(where, part=None if divided is None else divided.encode)
-    others = CudaCapturer(where, PRIORITY) if config.encoding == "beside" else capturer  # but for those beside them
+    capturer = CudaCapturer(where)
+    capturers = Capturers(CudaCapturer(where, PRIORITY) if config.encoding == "beside" else capturer)
+    if divided is not None:
+        capturers = Capturers(capturers.whole, *(CudaCapturer(where, part=part) for part in divided))
     spec = model.crop_spec
-    if not isinstance(spec, CropSpec):
-        sized = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
-        with plan_free_attention(where):
-            return sized, others, sized.capture(capturer)
-    crops = cast(CropEncoder, encoder)
-    graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
-    return graphed, others, graphed.capture(capturer)
+    graphed: GraphedEncoder | GraphedPatches
+    if isinstance(spec, CropSpec):
+        crops = cast(CropEncoder, encoder)
+        graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
+    else:
+        graphed = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
+    with contextlib.nullcontext() if isinstance(spec, CropSpec) else plan_free_attention(where):
+        report = graphed.capture(capturer)
+        if capturers.encode is not None:
+            report += graphed.capture(capturers.encode, in_part=True)
+    return graphed, capturers, report
 
 
 def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape:
@@ -262,12 +283,10 @@ def restored_pages(shape: ModelShape, page_size: int) -> int:
     return 0 if shape.prefix_lm else -(-min(shape.max_context, _STAGED_POSITIONS) // page_size)
 
 
-def _graph_bytes(
-    shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape, sets: int
-) -> int:
-    """Estimate the bytes of graphs, with so many sets of those of decode steps."""
+def _graph_bytes(shape: ModelShape, prompts: PromptDecoder | None, config: EngineConfig, slots: SlotShape) -> int:
+    """Estimate the bytes of a set of graphs of prompts and decode steps."""
     sizes = sizes_within(config.graph_sizes, slots.max_rows)
-    steps = sets * estimate_graph_bytes(len(sizes), config.depth, len(VARIANTS))
+    steps = estimate_graph_bytes(len(sizes), config.depth, len(VARIANTS))
     if prompts is None:
         return steps
     lengths = prefill_sizes(shape.prefix_length, slots.max_tokens)

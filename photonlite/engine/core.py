@@ -7,8 +7,8 @@ tick      launch t+1  ──  commit t  ──  finalize t+1
           └ needs no mask: the device never waits for the host
 ```
 
-Where images are encoded beside the other steps, encode steps go their own way: each tick commits those that have ended
-and launches the next, and waits for one only where there is nothing else to do.
+Where images are encoded beside the other steps, encode steps go their own way, and so may prompts about these images:
+each tick commits those that have ended and launches the next, and waits for one only where there is nothing else to do.
 
 A sequence that finishes while step t+1 carries it is a zombie: its result is out, its tokens are dropped, its pages and
 row come free when the last step that carries it has committed. Nothing on the device is ever cancelled.
@@ -125,13 +125,13 @@ class EngineCore:
         moved |= self._commit_encodings(wait=False)
         batch, encoding = self._plan()
         self.transfers.start()
-        beside = self._encodes_beside and (encoding is not None or self.encodings.oldest is not None)
+        beside = self._encoder_has_part(encoding)
         step = self._launch(batch, beside=beside)
         self._launch(encoding)  # behind the step: meanwhile the device has work
-        self._commit(step)
+        moved |= self._commit(step)
         self._finalize(step)
         busy = batch is not None or encoding is not None or oldest is not None
-        moved |= not busy and (self.transfers.finish(wait=True) or self._commit_encodings(wait=True))
+        moved |= not (busy or moved) and (self.transfers.finish(wait=True) or self._commit_encodings(wait=True))
         return busy or self._ended > ended or moved
 
     def _plan(self) -> tuple[ScheduledBatch | None, ScheduledBatch | None]:
@@ -151,6 +151,11 @@ class EngineCore:
                 self._end_unlaunched(ended)
             return decision.batch, decision.encoding
 
+    def _encoder_has_part(self, encoding: ScheduledBatch | None) -> bool:
+        """Whether the encoder's part of the card works, or is about to."""
+        queued = [step.plan for step in self.encodings.in_flight] if self._encodes_beside else []
+        return any(one.in_part or one.beside for one in (*queued, encoding) if one is not None)
+
     def _launch(self, batch: ScheduledBatch | None, *, beside: bool = False) -> Step | None:
         """Queue a forward pass, and sample it at once where no mask depends on steps in flight."""
         if batch is None:
@@ -167,21 +172,31 @@ class EngineCore:
             self._abandon(step, error)
             return None
         self._count_launch(step)
-        if batch.kind == "encode":
+        if batch.kind not in ("encode", "decode"):
+            self._free_images(batch)
+        if batch.kind == "encode" or batch.beside:
             pipeline.finalize(step)  # nothing is sampled
             return step
-        if batch.kind != "decode":
-            self._free_images(batch)
         allowed = self._read_grammars(step, ahead=self.pipeline.oldest is not step)
         if allowed is not None:
             self._sample(step, allowed)
         return step
 
-    def _commit(self, launched: Step | None) -> None:
-        """Commit the oldest step if the next launch needs its slot, or there was nothing to launch."""
-        step = self.pipeline.oldest
-        if step is not None and (launched is None or self.pipeline.full):
-            self._commit_step(self.pipeline, step)
+    def _commit(self, launched: Step | None) -> bool:
+        """Commit the oldest step if the next launch needs its slot, or there was nothing to launch.
+
+        Images that are encoded in turn count among these steps. Returns whether one was committed.
+        """
+        steps = list(self.pipeline.in_flight)
+        if self._encodes_beside:
+            steps += [step for step in self.encodings.in_flight if step.plan.in_turn]
+        full = bool(steps) and (launched is None or len(steps) >= self.pipeline.depth)
+        if full:
+            oldest = min(steps, key=lambda step: step.number)
+            pipeline = self._pipeline_of(oldest.plan)
+            while pipeline.oldest is not None and pipeline.oldest.number <= oldest.number:
+                self._commit_step(pipeline, pipeline.oldest)  # an encoding in turn runs behind those beside others
+        return full
 
     def _commit_encodings(self, *, wait: bool) -> bool:
         """Commit encode steps beside the others that have ended, or wait for the oldest; returns whether one has."""
@@ -241,7 +256,7 @@ class EngineCore:
             elif not row.is_void:
                 if not row.pending and not sequence.num_committed_tokens:
                     sequence.times.prefill_s += step.device_s
-                if outcome is None and row.cut:
+                if outcome is None and (row.cut or step.plan.beside):
                     if sequence.num_committed_tokens:
                         sequence.num_committed_tokens = row.start + row.count
                 elif not isinstance(outcome, Token):
@@ -394,7 +409,7 @@ class EngineCore:
         self._fail(step, error)
 
     def _pipeline_of(self, batch: ScheduledBatch) -> Pipeline:
-        return self.encodings if batch.kind == "encode" else self.pipeline
+        return self.encodings if batch.kind == "encode" or batch.beside else self.pipeline
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """Count a failed step, an image once in a row, or free memory that was short. May raise EngineDiedError."""

@@ -60,9 +60,7 @@ class Stored(Protocol):
     def expects(self, key: str, cache_salt: str) -> bool:
         """Whether `load` is likely to find something; reads no file."""
 
-    def load(
-        self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None
-    ) -> StoredImage | None:
+    def load(self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None) -> StoredImage | None:
         """Return what is kept of an image of that width and height, with these pages if they are kept too.
 
         Reads a disk on this thread, and never raises.

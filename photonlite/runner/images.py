@@ -179,19 +179,23 @@ class GraphedEncoder:
 
     With few crops the kernels of a block take less time than their launches. For each number of crops every attention
     backend is captured and the fastest is kept. Methods are called in inference mode.
+
+    Attributes:
+        in_part: Whether graphs of a part of the card are replayed, where there are some.
     """
 
     def __init__(self, encoder: CropEncoder, *, crop_size: int, max_crops: int, device: torch.device) -> None:
         self._encoder = encoder
         self._pixels = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
         self._features = torch.empty(0, device=device)
-        self._replays: dict[int, Callable[[], None]] = {}
+        self._replays: dict[tuple[int, bool], Callable[[], None]] = {}
+        self.in_part = False
         self._counters: Counters = {}  # of the graphs: other kernels may run at the same time
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode crops, uint8 ``[n, C, C, 3]``, to new features ``[n, P, D]``; numbers not captured run eagerly."""
         count = len(pixels)
-        replay = self._replays.get(count)
+        replay = self._replays.get((count, self.in_part)) or self._replays.get((count, False))
         if replay is None:
             return self._encoder.encode(pixels)
         self._pixels[:count].copy_(pixels)
@@ -203,21 +207,29 @@ class GraphedEncoder:
         return self._encoder.project(features, tiling)
 
     def capture(
-        self, capturer: Capturer, choose: Callable[[Sequence[Callable[[], None]]], int] = fastest
+        self,
+        capturer: Capturer,
+        choose: Callable[[Sequence[Callable[[], None]]], int] = fastest,
+        *,
+        in_part: bool = False,
     ) -> GraphReport:
-        """Capture every number of crops, largest first, and warm up projection; `choose` picks the fastest replay."""
+        """Capture every number of crops, largest first, and warm up projection; `choose` picks the fastest replay.
+
+        It may be done once for the whole card, and once `in_part`: both are replayed on one stream.
+        """
         with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
             self._pixels.random_(0, 256)  # the time of a product depends on the numbers, a little
             largest = self._encoder.encode(self._pixels)
-            self._features = torch.zeros_like(largest)
+            if not len(self._features):  # else the graphs of another set write there
+                self._features = torch.zeros_like(largest)
             for tiling, crops in (((1, 1), 1), ((1, 2), 3)):
                 self._encoder.project(self._features.new_zeros(crops, *largest.shape[1:]), tiling)
             del largest
             for count in range(len(self._pixels), 0, -1):
                 what = f"{count} crops are encoded"
                 if replay := capture_fastest(capturer, partial(self._run, count), what, choose):
-                    self._replays[count] = replay
-            return report(len(self._replays))
+                    self._replays[count, in_part] = replay
+            return report(sum(place == in_part for _, place in self._replays))
 
     def _run(self, count: int) -> None:
         self._features[:count].copy_(self._encoder.encode(self._pixels[:count]))

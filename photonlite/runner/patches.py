@@ -100,6 +100,9 @@ class GraphedPatches:
     From Python the launches of a small image's kernels take longer than the kernels. All graphs are captured at start:
     a capture stops the whole card, and fails where another thread waits for it. Each is captured with every attention,
     and the fastest is kept: cuDNN's is half again as fast for large images. Methods are called in inference mode.
+
+    Attributes:
+        in_part: Whether graphs of a part of the card are replayed, where there are some.
     """
 
     def __init__(self, encoder: PatchEncoder, spec: PatchSpec, device: torch.device) -> None:
@@ -107,13 +110,15 @@ class GraphedPatches:
         most = min(MOST_PATCHES, spec.most_patches)
         self._patches = torch.zeros(most, spec.patch_bytes, dtype=torch.uint8, device=device)
         self._found = torch.empty(0, device=device)
-        self._replays: dict[Grid, Callable[[], None]] = {}
+        self._replays: dict[tuple[Grid, bool], Callable[[], None]] = {}
+        self.in_part = False
         self._encodings: list[Callable[[Tensor], Tensor]] = []  # hold what the graphs read
         self._counters: Counters = {}  # of the graphs: other kernels may run at the same time
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Encode as the encoder does; what is returned is overwritten by the next call."""
-        replay = self._replays.get(grids[0]) if len(grids) == 1 else None
+        keys = ((grids[0], self.in_part), (grids[0], False)) if len(grids) == 1 else ()
+        replay = next((self._replays[key] for key in keys if key in self._replays), None)
         if replay is None:
             return self._encoder.encode(patches, grids)
         self._patches[: len(patches)].copy_(patches)
@@ -124,12 +129,19 @@ class GraphedPatches:
         return self._encoder.encoding(grids)
 
     def capture(
-        self, capturer: Capturer, choose: Callable[[Sequence[Callable[[], None]]], int] = fastest
+        self,
+        capturer: Capturer,
+        choose: Callable[[Sequence[Callable[[], None]]], int] = fastest,
+        *,
+        in_part: bool = False,
     ) -> GraphReport:
-        """Capture the sizes of cameras, largest first: later ones find its memory in the pool."""
+        """Capture the sizes of cameras, largest first: later ones find its memory in the pool.
+
+        It may be done once for the whole card, and once `in_part`: both are replayed on one stream.
+        """
         with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
             grids = sorted(self._grids_of_cameras(), key=_area, reverse=True)
-            if grids:
+            if grids and not len(self._found):
                 largest = self._encoder.encode(self._patches[: _area(grids[0])], grids[:1])
                 self._found = torch.zeros_like(largest)
                 del largest
@@ -137,9 +149,9 @@ class GraphedPatches:
                 encoding = self._encoder.encoding([grid])
                 what = f"images of {grid[0]} x {grid[1]} patches are encoded"
                 if replay := capture_fastest(capturer, partial(self._run, grid, encoding), what, choose):
-                    self._replays[grid] = replay
+                    self._replays[grid, in_part] = replay
                     self._encodings.append(encoding)
-            return report(len(self._replays))
+            return report(sum(place == in_part for _, place in self._replays))
 
     def _run(self, grid: Grid, encoding: Callable[[Tensor], Tensor]) -> None:
         found = encoding(self._patches[: _area(grid)])

@@ -33,7 +33,7 @@ from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.models.layers import Attention, attend
 from photonlite.runner.buffers import Buffers, PagedCache, transfer
-from photonlite.runner.graphs import Capturer, GraphReport, PromptGraphs, prefill_sizes, tiles_for
+from photonlite.runner.graphs import LONGEST, Capturer, GraphReport, PromptGraphs, prefill_sizes, tiles_for
 from photonlite.runner.images import Images
 from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, PENDING_ROW, SCRATCH_PAGE, Slot, SlotShape
 from photonlite.runner.tokens import InputEmbedding
@@ -135,12 +135,12 @@ class Prefill:
             self._forward(size, sum(row.tiles for row in rows), rows)
         buffers.hidden[:count].copy_(self._hidden[:count])
 
-    def capture(self, capturer: Capturer) -> GraphReport:
-        """Capture a ladder of lengths, on the scratch page; nothing without a decoder of packed prompts."""
+    def capture(self, capturer: Capturer, longest: int = LONGEST) -> GraphReport:
+        """Capture lengths up to `longest`, on the scratch page; nothing without a decoder of packed prompts."""
         if self._decoder is None:
             return GraphReport(0, 0.0, 0)
         self._packed.zero_()
-        sizes = prefill_sizes(self._model.shape.prefix_length, self._shape.max_tokens)
+        sizes = prefill_sizes(self._model.shape.prefix_length, min(longest, self._shape.max_tokens))
         self._graphs = PromptGraphs(sizes, self._shape.max_rows, mixed=self._shape.mixed)
         return self._graphs.capture(capturer, self._forward)
 

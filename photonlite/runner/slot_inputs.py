@@ -76,12 +76,16 @@ class SlotInputs:
             target[count:padded, PAGES:] = SCRATCH_PAGE
 
     def fill_tokens(self, plan: ScheduledBatch, slot: Slot) -> int:
-        """Fill `slot.tokens` with the known tokens behind BOS and image of each row; return how many there are."""
+        """Fill `slot.tokens` with the known tokens behind BOS and image of each row; return how many there are.
+
+        Those to be decoded next, behind prompts on the encoder's stream, follow all others.
+        """
         filled = 0
-        for row in plan.rows:
+        known = [(row, max(row.start, row.sequence.prefix_len), row.start + row.count) for row in plan.rows]
+        next_ones = [(row, end, end + 1) for row, _, end in known] if plan.beside else []
+        for row, start, end in (*known, *next_ones):
             if row.pending:
                 continue
-            start, end = max(row.start, row.sequence.prefix_len), row.start + row.count
             tokens = row.sequence.tokens_after_image(start)[: end - start]
             target = slot.tokens[filled : filled + len(tokens)]
             target[:, 0] = [token.id for token in tokens]

@@ -163,18 +163,21 @@ class EncoderSlot:
 
     def __init__(self, index: int, device: Device) -> None:
         self.index = index
-        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended = _events(device, 4)
+        self.in_part = False  # its graphs are those of a part of the card: the encoder's, or decoding's
+        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended, self.turn = _events(device, 5)
 
 
 class Slot(EncoderSlot):
-    def __init__(self, index: int, device: Device, shape: SlotShape) -> None:
+    """What any other step uses; with `beside`, prompts on the encoder's stream as well."""
+
+    def __init__(self, index: int, device: Device, shape: SlotShape, *, beside: bool = False) -> None:
         if not 0 <= index < MAX_INFLIGHT:
             raise ValueError(f"a pipeline has slots 0 to {MAX_INFLIGHT - 1}, not {index}")
         super().__init__(index, device)
         self.shape = shape
+        self.beside = beside
         self.adapters: Array = device.host_array((shape.max_rows,), np.int32)
         self.adapted = False  # some row of the launch has an adapter
-        self.in_part = False  # its graphs are those of decoding's part of the card
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)
         self.tokens: Array = device.host_array((shape.max_tokens, 3), np.int32)
         self.packed: Array = device.host_array((shape.packed_words(shape.max_tokens),), np.int32)

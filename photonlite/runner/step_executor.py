@@ -12,6 +12,7 @@ for: the host sees the end of an encode step before it launches what reads its f
 
 ```
 encode     encode: copy crops, forward ─● forward_ended                                 the host asks now and then
+prompt     encode: copy rows, forward, next tokens ─● forward_ended               the same, where a card is divided
 forget     compute: ... prompts ─● prompts_queued ─> encode: free features         later encode steps reuse the memory
 ```
 
@@ -69,9 +70,10 @@ class ModelRunner(Protocol):
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None: ...
 
     # Work on uploaded inputs. Encode keeps each job's features until `forget`. Prefill leaves the raw hidden state of
-    # each row's last position, decode that of one position of each row, embedded from the pending table, which is where
-    # a prefill that carries rows which decode finds their inputs too. Finalize
-    # samples a token for each row with the heads of the variant, and writes it to pending table and results.
+    # each row's last position, or, in a slot beside others, puts the token behind it into the pending table. Decode
+    # leaves that of one position of each row, embedded from the pending table, which is where a prefill that carries
+    # rows which decode finds their inputs too. Finalize samples a token for each row with the heads of the variant, and
+    # writes it to pending table and results.
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None: ...
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None: ...
     def decode(self, slot: Slot, count: int) -> None: ...
@@ -100,6 +102,7 @@ class StepExecutor:
         tracer: Tracer | None = None,
         *,
         encodes_beside: bool = False,
+        prompts_beside: bool = False,
     ) -> None:
         self._device = device
         self._model_runner = model_runner
@@ -109,7 +112,10 @@ class StepExecutor:
         self._encoder_stream = device.compute
         self._prompts_queued = device.event()
         if encodes_beside:
-            self._encoder_slots = [EncoderSlot(index, device) for index in range(ENCODER_SLOTS)]
+            self._encoder_slots = [
+                Slot(index, device, model_runner.shape, beside=True) if prompts_beside else EncoderSlot(index, device)
+                for index in range(ENCODER_SLOTS)
+            ]
             self._encoder_stream = device.encode
         self._inputs = SlotInputs(model_runner.shape, model_runner.vocab_size)
         self._transfers: dict[Transfer, tuple[Event, Event]] = {}
@@ -121,6 +127,9 @@ class StepExecutor:
         self._anchor(step)
         if step.kind == "encode":
             self._launch_encode(step, self._encoder_slots[step.slot])
+            return
+        if step.plan.beside:
+            self._launch_beside(step)
             return
         slot = self._slots[step.slot]
         if step.kind == "decode":
@@ -147,11 +156,11 @@ class StepExecutor:
         _raise(step, slot)
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
-        if step.kind == "encode":
+        if step.kind == "encode" or step.plan.beside:
             encoded = self._encoder_slots[step.slot]
             encoded.forward_ended.wait()
             self._note_end(step, encoded)
-            return []
+            return [None] * len(step.rows)
         slot = self._slots[step.slot]
         slot.copied.wait()
         self._note_end(step, slot)
@@ -210,12 +219,18 @@ class StepExecutor:
             self._model_runner.close()
 
     def _launch_encode(self, step: Step, slot: EncoderSlot) -> None:
-        groups, stream = step.plan.groups, self._encoder_stream
+        groups, stream, slot.in_part = step.plan.groups, self._encoder_stream, step.plan.in_part
         # Beside others it copies on its own stream: rows and masks of steps would have to wait behind large images.
-        copies = stream if self._encodes_beside else self._device.upload
+        beside = self._encodes_beside and not step.plan.in_turn
+        copies = stream if beside else self._device.upload
+        if step.plan.in_turn:
+            self._device.compute.record(slot.turn)
+            stream.wait(slot.turn)
         self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups), stream, copies)
         self._run(step, stream, lambda: self._model_runner.encode(slot, groups))
         stream.record(slot.forward_ended)
+        if step.plan.in_turn:
+            self._device.compute.wait(slot.forward_ended)
         _raise(step, slot)
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
@@ -223,6 +238,17 @@ class StepExecutor:
         # The rows that sample are padded with those that decode, as both are then done in one graph.
         step.padded = runner.padded(len(plan.rows))[0] if step.kind == "mixed" else len(plan.rows)
         slot.in_part = False
+        self._run_prompts(step, slot, self._device.compute, self._device.upload)
+
+    def _launch_beside(self, step: Step) -> None:
+        slot, stream, step.padded = self._encoder_slots[step.slot], self._encoder_stream, len(step.rows)
+        assert isinstance(slot, Slot), "prompts are launched beside others by an executor that was not made for it"
+        self._run_prompts(step, slot, stream, stream)
+        stream.record(slot.forward_ended)
+        _raise(step, slot)
+
+    def _run_prompts(self, step: Step, slot: Slot, stream: Stream, copies: Stream) -> None:
+        plan, runner = step.plan, self._model_runner
         count = self._inputs.fill_tokens(plan, slot)
         self._inputs.fill_rows(plan, slot, step.padded)
 
@@ -235,8 +261,8 @@ class StepExecutor:
             runner.prefill(slot, plan)
             runner.copy_pages(plan.saves)
 
-        self._upload(step, slot, upload, self._device.compute, self._device.upload)
-        self._run(step, self._device.compute, forward)
+        self._upload(step, slot, upload, stream, copies)
+        self._run(step, stream, forward)
 
     def _launch_decode(self, step: Step, slot: Slot) -> None:
         plan, runner, device = step.plan, self._model_runner, self._device
@@ -308,12 +334,14 @@ class StepExecutor:
             self._tracer.span(track, name, begun, begun + seconds, step=step.number, **notes)
 
         named, beside = step.kind, step.plan.known_positions if step.kind == "mixed" else 0
-        notes = {"prompts": beside} if beside else {"part": 1} if step.in_part else {}
-        track: Track = "encode" if named == "encode" and self._encodes_beside else "compute"
+        in_part = step.in_part or step.plan.in_part or step.plan.beside
+        notes = {"prompts": beside} if beside else {"part": 1} if in_part else {}
+        sampled = named != "encode" and not step.plan.beside
+        track: Track = "compute" if sampled or not self._encodes_beside else "encode"
         copies: Track = "upload" if track == "compute" else track
         span(copies, "rows" if named != "encode" else "crops", slot.upload_begun, slot.uploaded)
         span(track, "forward" if named == "decode" else named, slot.forward_begun, slot.forward_ended, **notes)
-        if isinstance(slot, Slot) and named != "encode":
+        if isinstance(slot, Slot) and sampled:
             span("compute", "finalize", slot.finalize_begun, slot.finalize_ended)
             span("download", "results", slot.copy_begun, slot.copied)
 

@@ -11,7 +11,8 @@ scored, seen ──────> scored, seen                        ├──> 
                                                      └──────> pending, by row
 ```
 
-Everything that a copy reads or a captured graph uses is allocated here once. Decode and finalize neither allocate
+Prompts behind images on the encoder's stream have buffers of their own, and end in the pending table: `hidden` is not
+read. Everything that a copy reads or a captured graph uses is allocated here once. Decode and finalize neither allocate
 outside a graph's pool nor wait for the device.
 """
 
@@ -54,8 +55,8 @@ from photonlite.runner.graphs import (
     GraphOptions,
     GraphReport,
 )
-from photonlite.runner.images import ImageEncoder, Images
-from photonlite.runner.patches import PatchImages
+from photonlite.runner.images import GraphedEncoder, ImageEncoder, Images
+from photonlite.runner.patches import GraphedPatches, PatchImages
 from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import (
@@ -72,6 +73,7 @@ from photonlite.runner.slots import (
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
 from photonlite.runner.swap import HostPages
 from photonlite.runner.tokens import InputEmbedding, sample_from_hidden
+from photonlite.scheduler.limits import MOST_BESIDE
 
 Spread = Callable[[int], contextlib.AbstractContextManager[object]]
 """Given the multiplications of a launch's matrix products, makes a block that runs on as many threads as pay."""
@@ -85,6 +87,7 @@ class RunnerLimits:
     max_crops: int  # of an encode launch
     image_bytes: int = 0  # of images that an encode launch copies whole to cut them on the device; 0 to cut none
     encodes_beside: bool = False  # encode launches have slots and a stream of their own
+    prompts_beside: bool = False  # there prompts about their images are computed as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,8 @@ class TorchModelRunner:
             kv = kv or KvFormat(dtype)
             self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
-            images = _make_images(model, fused.encoder or model.vision, device, limits)
+            self._encoder = fused.encoder or model.vision
+            images = _make_images(model, self._encoder, device, limits)
             self._images = StoredImages(images, device, keeper)
             self._buffers = [Buffers(shape, device, dtype, dim=model.shape.dim) for _ in range(limits.depth)]
             self._encodes_beside = limits.encodes_beside
@@ -148,17 +152,29 @@ class TorchModelRunner:
                 for _ in range(ENCODER_SLOTS if limits.encodes_beside else limits.depth)
             ]
             self._prefill = self._make_prefill(fused.prompts)
+            # Prompts on the encoder's stream run while others do: everything that these use is there twice.
+            self._buffers_beside: list[Buffers] = []
+            self._prefill_beside: Prefill | None = None
+            if limits.prompts_beside:
+                self._buffers_beside = [
+                    Buffers(shape, device, dtype, dim=model.shape.dim) for _ in range(ENCODER_SLOTS)
+                ]
+                self._prefill_beside = self._make_prefill(fused.prompts)
             if limits.image_bytes > 0 and isinstance(images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                     images.rehearse(self._crops[0])
         self._synchronize()
 
     def capture(
-        self, options: GraphOptions, capturer: Capturer | None = None, part: Capturer | None = None
+        self,
+        options: GraphOptions,
+        capturer: Capturer | None = None,
+        part: Capturer | None = None,
+        encoder_part: Capturer | None = None,
     ) -> GraphReport:
         """Capture prompts and decode steps, before the first step: what runs here writes to the scratch page.
 
-        `part` captures decode steps once more, in decoding's part of the card.
+        `part` captures decode steps once more, in decoding's part of the card, `encoder_part` prompts in the encoder's.
         """
 
         def forward(slot: int, size: int) -> None:
@@ -182,6 +198,9 @@ class TorchModelRunner:
                 graphs = DecodeGraphs(options, depth=len(self._buffers), max_rows=self.shape.max_rows)
                 report += graphs.capture(part, forward, finalize, variants, " for decoding beside images")
                 self._part_graphs = graphs
+            if encoder_part is not None and self._prefill_beside is not None:
+                with counting_in(self._encoder_counters):
+                    report += self._prefill_beside.capture(encoder_part, MOST_BESIDE)
             self._pending.zero_()
         self._synchronize()
         return report
@@ -216,13 +235,13 @@ class TorchModelRunner:
         return self._part_graphs.sizes if self._part_graphs is not None else ()
 
     def upload_rows(self, slot: Slot, count: int) -> None:
-        transfer(self._buffers[slot.index].rows[:count], slot.rows[:count])
+        transfer(self._buffers_of(slot).rows[:count], slot.rows[:count])
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        buffers, rows = self._buffers[slot.index], make_rows(plan.rows)
+        buffers, rows, prefill = self._buffers_of(slot), make_rows(plan.rows), self._prefill_of(slot)
         transfer(buffers.tokens[:count], slot.tokens[:count])
-        self._prefill.fill(slot, rows)
-        self._prefill.upload(buffers, slot, rows)
+        prefill.fill(slot, rows)
+        prefill.upload(buffers, slot, rows)
 
     def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         self._images.upload(self._crops[slot.index], groups)
@@ -230,6 +249,8 @@ class TorchModelRunner:
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         bank = self._bank(any(group.adapter_slot for group in groups))
         counting = counting_in(self._encoder_counters)  # other kernels may run at the same time
+        if isinstance(self._encoder, GraphedEncoder | GraphedPatches):
+            self._encoder.in_part = slot.in_part
         with self._spread_over(self._images.work(groups)), plan_free_attention(self._device), counting:
             self._images.encode(self._crops[slot.index], groups, bank)
 
@@ -241,7 +262,9 @@ class TorchModelRunner:
                     self.cache.spoil(table)  # what is missing fails this row only
                 else:
                     self.cache.put(table, stored[:, :, first - place.first :])
-        self._run_prompts(slot, make_rows(plan.rows))
+        self._run_prompts(slot, rows := make_rows(plan.rows))
+        if slot.beside:
+            self._await_decoding(slot, rows)
         if self._keeper is not None:
             for index, row in enumerate(plan.rows):
                 self._keep_pages(self._keeper, slot, index, row)
@@ -329,8 +352,9 @@ class TorchModelRunner:
         self._graphs = self._part_graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
-        del self._images, self._prefill, self._steps
+        del self._images, self._prefill, self._prefill_beside, self._steps, self._encoder
         self._buffers.clear()
+        self._buffers_beside.clear()
         self._crops.clear()
         self.free_memory()
 
@@ -349,14 +373,29 @@ class TorchModelRunner:
                 keeper.keep(place.key, row.sequence.cache_salt, "pages", taken, positions)
 
     def _table(self, slot: Slot, index: int, first: int, stop: int) -> Tensor:
-        return self._buffers[slot.index].rows[index, PAGES + first : PAGES + stop].long()
+        return self._buffers_of(slot).rows[index, PAGES + first : PAGES + stop].long()
+
+    def _buffers_of(self, slot: Slot) -> Buffers:
+        return (self._buffers_beside if slot.beside else self._buffers)[slot.index]
+
+    def _prefill_of(self, slot: Slot) -> Prefill:
+        prefill = self._prefill_beside if slot.beside else self._prefill
+        assert prefill is not None, "prompts are launched beside others by a runner that was not made for it"
+        return prefill
+
+    def _await_decoding(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
+        """Put the token behind each row, a word, into the pending table, where the next decode step finds it."""
+        buffers, count, filled = self._buffers_of(slot), len(rows), sum(row.tokens for row in rows)
+        places = buffers.rows[:count, PENDING_ROW].long()
+        self._pending.index_copy_(0, places, buffers.tokens[filled : filled + count])
 
     def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
         return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape, self._pending)
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
-        with self._spread_over(sum(row.count for row in rows)), counting_in(self._counters):
-            self._prefill.run(self._buffers[slot.index], slot, rows, self._bank(slot.adapted))
+        counters = self._encoder_counters if slot.beside else self._counters
+        with self._spread_over(sum(row.count for row in rows)), counting_in(counters):
+            self._prefill_of(slot).run(self._buffers_of(slot), slot, rows, self._bank(slot.adapted))
 
     def _replay(self, slot: Slot, count: int, *finalize: object) -> bool:
         """Replay a graph: that of the part if the slot asks for it, else that of the whole card; False without one."""

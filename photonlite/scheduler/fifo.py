@@ -14,7 +14,10 @@ that is not ready (its image is being cut or encoded) is passed by; one that lac
 take them.
 
 Where images are encoded beside the other steps (`Limits.encodes_beside`), pauses are for prompts alone. A launch of
-images then holds as many crops as it may: only the requests about them wait for it.
+images then holds as many crops as it may: only the requests about them wait for it. Where the card is divided
+(`Limits.parts`) such a launch runs in the encoder's part while enough decodes (`scheduler.parts`), and the prompts
+about its images run behind it, up to their last positions: decode steps compute those, and wait for no prompt. Else
+images take turns there as well.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
@@ -24,13 +27,16 @@ import math
 import sys
 from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from photonlite.batch import BatchItem, EncodeJob, PageCopy, RestoredPages, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
+from photonlite.request import IMAGE
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
-from photonlite.scheduler.limits import LaunchModel, Limits, RunCost
+from photonlite.scheduler.limits import MOST_BESIDE, LaunchModel, Limits, RunCost
+from photonlite.scheduler.parts import PartSpeeds, parts_pay
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.running import RunningSet
 from photonlite.sequence import Sequence
@@ -102,6 +108,8 @@ class FifoPolicy:
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
+        self.divided = False  # images and prompts about them have a part of the card, where it has parts
+        self.encoder_room = False  # there is a slot for images beside the other steps
         self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
         self._unlaunched = 0  # positions of prompts; see `count_prompts`
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
@@ -162,10 +170,49 @@ class FifoPolicy:
     def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
         """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
         (queue,) = self.queues
-        if room:
-            return self._plan_encode(queue, PauseBudget())
+        if not room:
+            self._begin_images(queue)
+        if not room or self.takes_turns:
+            return None
+        return self.plan_prompts_beside(queue) or self._plan_encode(queue, PauseBudget())
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether images are encoded in pauses: where they never are beside the other steps, or parts do not pay."""
+        limits = self.limits
+        return not limits.encodes_beside or (limits.parts is not None and not self.divided)
+
+    def choose_parts(self, now: float) -> None:
+        """Decide whether the next images have a part of the card."""
+        self.divide(self.queues[0])
+
+    def divide(self, queue: WaitingQueue) -> None:
+        """Decide whether the next images of a queue, if there are any, have a part of the card."""
         self._begin_images(queue)
-        return None
+        if groups := self.encoder.next_groups(queue, self.crops.most, self._enough_crops):
+            self.divided = self._parts_pay(queue, sum(group.count for group in groups))
+
+    def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:
+        """Plan prompts behind their images, in the encoder's part of the card."""
+        if not self.divided or not self.has_place(queue) or self.is_held_up(queue):
+            return None
+        room = PromptRoom(min(MOST_BESIDE, self.limits.max_prefill_tokens), self.prompts.most)
+        rows, copies, saves = self._admit(queue, room, fresh=True, beside=True)
+        return ScheduledBatch("prefill", rows, copies=copies, saves=saves, beside=True) if rows else None
+
+    def runs_beside(self, sequence: Sequence) -> bool:
+        """Whether a prompt runs behind its images, in the encoder's part: if others decode, for which it is no pause.
+
+        A decode step computes its last position, which must be that of a word.
+        """
+        if not self.divided or sequence.realtime or not sequence.samples or sequence.adapter is not None:
+            return False
+        jobs = [self.encoder.jobs[span.key] for span in sequence.images if span.key in self.encoder.jobs]
+        if not jobs or any(job.is_stored for job in jobs) or all(one.beside for one in self.running):
+            return False
+        last, word = sequence.num_tokens - 1, (*sequence.prompt[-1:], *sequence.tokens[-1:])[-1]
+        ends = max(sequence.block, *(span.end for span in sequence.images))
+        return word is not IMAGE and not word.values and ends <= last
 
     def pause_s(self, waiting: int, decoding: int) -> float:
         """Return the seconds that encode and prefill launches may take between two decode steps.
@@ -261,7 +308,7 @@ class FifoPolicy:
         """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""
         if not len(queue):
             return None
-        if self.limits.encodes_beside:
+        if not self.takes_turns or (self.limits.encodes_beside and not self.encoder_room):
             batch = self._plan_prefill(queue, budget)
         elif queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
             batch = self._plan_encode(queue, budget) or self._plan_prefill(queue, budget)
@@ -283,15 +330,16 @@ class FifoPolicy:
     def observe(self, step: Step, *, failed: bool = False) -> None:
         """Learn from the seconds that a step took on the device."""
         batch, seconds, costs = step.plan, step.device_s, self.run_cost
+        parts = self.limits.parts or PartSpeeds(1.0, 1.0)
         if step.kind == "decode":
-            costs.observe_decode(seconds)
+            costs.observe_decode(seconds * parts.decode if step.in_part else seconds)
         elif step.kind == "run":
             costs.observe_run(seconds)
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or row.pending for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
-        elif not failed and not batch.stored_images:  # which say nothing about the cost of crops
-            self.model_of(batch).observe(batch.size, seconds)
+        elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
+            self.model_of(batch).observe(batch.size, seconds * parts.encode if batch.in_part else seconds)
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""
@@ -330,7 +378,21 @@ class FifoPolicy:
         groups = self.encoder.next_groups(queue, crops, self._enough_crops)
         for group in groups:
             group.job.launched += group.count
-        return ScheduledBatch("encode", groups=groups) if groups else None
+        if not groups:
+            return None
+        in_turn = self.limits.encodes_beside and self.takes_turns
+        return ScheduledBatch("encode", groups=groups, in_part=self.divided, in_turn=in_turn)
+
+    def _parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
+        """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""
+        parts, decoding = self.limits.parts, self.running.decoding()
+        if parts is None or not decoding:
+            return False
+        left = fmean(map(self.running.router.tokens_to_come, decoding))
+        rows, limits = len(decoding), self.limits
+        # Images under way come one after the other: they are not waited for.
+        later = min(len(queue) - limits.max_jobs, limits.max_batch - rows)
+        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s, rows, max(0, later), parts)
 
     def _begin_images(self, queue: WaitingQueue) -> None:
         """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
@@ -370,8 +432,11 @@ class FifoPolicy:
         places = min(self.prompts.most - len(behind), self.limits.max_batch - len(chosen))
         return PromptRoom(left, places, cuts=True, pages=sum(max(0, pages) for pages in growing))
 
-    def _admit(self, queue: WaitingQueue, room: PromptRoom, *, fresh: bool) -> Admitted:
-        """Let the oldest ready sequences run; the first one takes more than there is room for if `fresh`."""
+    def _admit(self, queue: WaitingQueue, room: PromptRoom, *, fresh: bool, beside: bool = False) -> Admitted:
+        """Let the oldest ready sequences run; the first one takes more than there is room for if `fresh`.
+
+        With `beside` those run whose prompts are computed in the encoder's part, else the others.
+        """
         rows: list[BatchItem] = []
         copies: list[PageCopy] = []
         saves: list[PageCopy] = []
@@ -379,6 +444,8 @@ class FifoPolicy:
         if room.cuts and left <= 0:
             return NO_PROMPTS
         for sequence in self._admissible(queue):
+            if self.runs_beside(sequence) != beside:
+                continue
             positions = self.positions(sequence)
             if room.cuts:
                 positions = min(positions, least_count(sequence, sequence.num_tokens - positions))
@@ -386,12 +453,15 @@ class FifoPolicy:
                 queue.lacks_pages |= room.cuts and not rows
                 break
             allowed = running.router.admits(sequence, running.resident, running.departing)
-            admission = self.cache.admit(sequence, room.pages) if allowed else None
+            admission = self.cache.admit(sequence, room.pages, whole=not beside) if allowed else None
             if admission is None:
                 queue.lacks_pages = True
                 break
             start, copied, saved = admission
-            row, done = self._start(queue, sequence, start, saved, left if room.cuts else sys.maxsize)
+            if beside:
+                row, done = self._start_beside(queue, sequence, start), saved
+            else:
+                row, done = self._start(queue, sequence, start, saved, left if room.cuts else sys.maxsize)
             rows.append(row)
             copies += copied
             saves += done
@@ -433,6 +503,13 @@ class FifoPolicy:
         self.running.unfinished.begin(sequence, jobs, saves)
         row, saved = self.running.unfinished.advance(sequence, room, begins=True)
         return row._replace(restored=restored), saved
+
+    def _start_beside(self, queue: WaitingQueue, sequence: Sequence, start: int) -> BatchItem:
+        queue.remove(sequence)
+        jobs = self.encoder.pop(sequence, start)
+        self.running.start(sequence, start)
+        sequence.num_computed_tokens, sequence.beside = sequence.num_tokens - 1, True
+        return BatchItem(sequence, start, sequence.num_computed_tokens - start, None, jobs, begins=True)
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)

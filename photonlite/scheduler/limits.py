@@ -5,12 +5,16 @@ import sys
 from dataclasses import dataclass
 
 from photonlite.config import RouterRule
+from photonlite.scheduler.parts import PartSpeeds
 
 MAX_JOBS = 8
 """Images whose features are on the device at a time."""
 
 REALTIME_JOBS = 2
 """Images of real-time requests beside these, so that none waits until a bulk image is done."""
+
+MOST_BESIDE = 2048
+"""Positions of a launch of prompts in the encoder's part of the card, unless one alone has more."""
 
 _LAUNCHES_PER_MORE = 32
 """Successful launches before one may hold one crop or prompt more; more than an image has crops, so that an image
@@ -43,6 +47,7 @@ class Limits:
     forced_runs: bool = True  # tokens that must follow are appended at once
     mixes: bool = False  # prompts ride with decode steps
     encodes_beside: bool = False  # images are encoded beside the other steps
+    parts: PartSpeeds | None = None  # then the encoder may have a part of the card, and prompts about its images too
     mixed_tokens: int | None = None  # of such a step; None for prompts that take `launch_budget_s` beside the rest
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back

@@ -167,9 +167,9 @@ class RealtimePolicy(FifoPolicy):
 
         What is launched cannot be recalled, and the next real-time image waits for it.
         """
-        if not room:
-            for queue in self.queues:
-                self._begin_images(queue)
+        for queue in () if room else self.queues:
+            self._begin_images(queue)
+        if not room or self.takes_turns:
             return None
         due = self._overtaking_encodings >= BULK_TURN
         bulk_room = PauseBudget(self.limits.launch_budget_s if self.is_near(now) else math.inf)
@@ -179,13 +179,13 @@ class RealtimePolicy(FifoPolicy):
 
         def bulk() -> ScheduledBatch | None:
             if self.kept_idle_until is None or due:
-                return self._plan_encode(self.bulk, bulk_room)
+                return self.plan_prompts_beside(self.bulk) or self._plan_encode(self.bulk, bulk_room)
             self._begin_images(self.bulk)
             return None
 
         batch = bulk() or urgent() if due else urgent() or bulk()
         if batch is not None:
-            realtime = batch.groups[0].job.leader.realtime
+            realtime = bool(batch.groups) and batch.groups[0].job.leader.realtime
             overtakes = realtime and self.bulk.wants_images
             self._overtaking_encodings = self._overtaking_encodings + 1 if overtakes else 0
             self.arrivals.note_launch(realtime=realtime)
@@ -241,6 +241,17 @@ class RealtimePolicy(FifoPolicy):
         """As of the other policy, and only while no real-time request is open: turns keep their bounds."""
         running = self.running.sequences
         return super().mixes and not len(self.urgent) and not (running and running[0].realtime)
+
+    def choose_parts(self, now: float) -> None:
+        """As of the other policy, but no parts while real-time requests are near: these wait for what was launched."""
+        if self.is_near(now):
+            self.divided = False
+        else:
+            self.divide(self.bulk)
+
+    def runs_beside(self, sequence: Sequence) -> bool:
+        """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream."""
+        return super().runs_beside(sequence) and not self._bulk_is_due
 
     def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
         """Choose real-time sequences alone, or with the oldest bulk ones at their turn."""

@@ -77,7 +77,7 @@ class RunningSet:
         return [
             one
             for one in self.sequences
-            if (one.num_computed_tokens < one.longest and len(one.tokens) < one.budget) or one.cut
+            if ((one.num_computed_tokens < one.longest and len(one.tokens) < one.budget) or one.cut) and not one.beside
         ]
 
     def start(self, sequence: Sequence, start: int) -> None:
@@ -135,6 +135,7 @@ class RunningSet:
         """Return a sequence that does not run to its queue: its tokens are computed again."""
         self.release(sequence)
         sequence.num_computed_tokens, sequence.cut, sequence.turn_end = 0, False, 0
+        sequence.beside = False
         self.requeue(sequence)
 
     def plan_decode(self, sequences: ListLike[Sequence], most_runs: int) -> ScheduledBatch | None:

@@ -105,6 +105,9 @@ class Scheduler:
         dropped = self.encoder.drop_idle(self._find_heir)
         admit = not ended or self._next_deadline > now
         self.policy.count_prompts()
+        if admit and self.limits.parts is not None:
+            self.policy.choose_parts(now)
+        self.policy.encoder_room = encodes
         batch = self.policy.plan(now, admit=admit)
         encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
         for planned in (batch, encoding):
@@ -160,11 +163,12 @@ class Scheduler:
         if step.kind == "encode" and any(failed):
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
-        elif self.limits.encodes_beside:
+        elif self.limits.encodes_beside and not step.plan.in_turn:
             self._note_readable(step.plan)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
             if row.pending:
                 continue
+            row.sequence.beside = False
             if lost or any(job.failed for job in row.jobs):
                 # Also where a later part is in flight, which then has nothing left to confirm.
                 self.cache.withdraw(row.sequence)
@@ -248,7 +252,8 @@ class Scheduler:
         for row in batch.rows if batch.kind != "decode" else ():
             if row.begins:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
-        if not self.limits.encodes_beside:  # else prompts could be launched before the features are there
+        # Else prompts could be launched before the features are there.
+        if not self.limits.encodes_beside or batch.in_turn:
             self._note_readable(batch)
 
     def _note_readable(self, batch: ScheduledBatch) -> None:

@@ -15,6 +15,7 @@ from photonlite.engine.core import EngineCore
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
+from photonlite.scheduler.parts import PartSpeeds
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 from photonlite.sequence import StoredImage
@@ -136,8 +137,8 @@ class FakeRunner:
         step.device_s = step.plan.crops * self.per_crop
         # Few positions take as long as one: as long as the weights are read.
         step.device_s += sum(1 if step.kind == "run" else row.count for row in step.rows) * self.per_position
-        if step.kind == "encode":
-            return []
+        if step.kind == "encode" or step.plan.beside:
+            return [None] * len(step.rows)
         return [
             None if row.index is None else GARBAGE if choice is None else self.script(row.sequence, row.index)
             for row, choice in zip(step.rows, self.allowed[step.number], strict=True)
@@ -191,6 +192,7 @@ class Bench:
         router: RouterRule = "greedy",
         swap_pages: int = 0,
         encodes_beside: bool = False,
+        divides: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -205,6 +207,7 @@ class Bench:
             router=router,
             swap_pages=swap_pages,
             encodes_beside=encodes_beside,
+            parts=PartSpeeds(0.54, 0.67) if divides else None,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

@@ -9,8 +9,10 @@ import torch
 
 import photonlite
 from photonlite.errors import EngineDiedError, StepError
+from photonlite.request import Token
+from photonlite.scheduler import fifo
 from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
-from tests.engine.fakes import Bench, FakeImage, ends_at
+from tests.engine.fakes import PREFIX, Bench, FakeImage, ends_at
 from tests.models.qwen import tiny as qwen
 from tests.serving import GUARD, counters, make_image, on_thread
 
@@ -58,21 +60,128 @@ def test_decoding_goes_on_while_an_image_is_encoded_and_its_prompt_waits_for_the
     assert bench.everything_is_free()
 
 
-def test_steps_that_are_queued_while_an_image_is_encoded_know_it() -> None:
-    bench = beside()
+def divided(length: int = 60, **options: Any) -> Bench:
+    """A bench that decodes, and knows that a crop takes as long as a step."""
+    bench = beside(length, divides=True, **options)
+    bench.runner.per_crop = bench.runner.per_position = 0.001
     bench.ask()
     bench.core.tick()
-    bench.core.tick()
-    bench.ask(image=FakeImage("a"))
+    bench.scheduler.policy.crops.observe(3, 0.003)
+    for _ in range(3):
+        bench.core.tick()
+    bench.runner.steps.clear()
+    return bench
+
+
+def launched(bench: Bench) -> list[tuple[str, bool, bool]]:
+    """Kinds of steps, whether they run beside others or know that these do, and whether images have a part."""
+    return [(one.kind, one.plan.beside or one.beside, one.plan.in_part) for one in bench.runner.steps]
+
+
+def test_a_prompt_runs_behind_its_image_in_the_encoders_part_and_its_last_position_is_decoded() -> None:
+    bench = divided()
+    sink = bench.ask(image=FakeImage("a"))
     bench.core.tick()  # a step and behind it the encoding, which overtakes
     bench.core.tick()
     bench.runner.encodes_last = False
     bench.core.tick()
-
-    assert [(step.kind, step.beside) for step in bench.runner.steps] == [
-        ("prefill", False), ("decode", False), ("decode", True), ("encode", False), ("decode", True),
-        ("prefill", False),
+    bench.runner.encodes_last = True
+    bench.core.tick()
+    assert launched(bench) == [
+        ("decode", True, False), ("encode", False, True), ("decode", True, False),
+        ("decode", True, False), ("prefill", True, False), ("decode", True, False),
     ]  # fmt: skip
+    (row,) = bench.runner.steps[4].rows
+    assert (row.start, row.count, row.index) == (0, PREFIX + 1, None)
+    bench.runner.encodes_last = False
+    bench.core.tick()
+
+    assert [(row.start, row.index) for row in bench.runner.steps[-1].rows] == [(10, 8), (PREFIX + 1, 0)]
+    assert not bench.runner.steps[-1].beside
+    blocks = [bench.cache.prefix.lookup(link.key) for link in bench.sequences[1].links or ()]
+    assert [block and block.end for block in blocks] == [PREFIX, None], "position 11 is about to be computed"
+    bench.run()
+    assert len(sink.tokens) == 60
+    assert bench.sequences[1].times.prefill_s > 0
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("call", ["launch", "collect"])
+def test_a_prompt_that_fails_in_the_encoders_part_ends_its_request_alone(call: str) -> None:
+    bench = divided(9)
+    bench.runner.encodes_last = False
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    number = next(step.number for step in bench.runner.steps if step.kind == "encode")
+    bench.runner.fails = {(call, number + 2)}  # behind a decode step
+    bench.run()
+
+    assert [type(one.error) for one in bench.sequences] == [type(None), StepError]
+    assert bench.everything_is_free()
+
+
+def test_a_request_whose_prompt_is_computed_beside_others_may_be_cancelled() -> None:
+    bench = divided()
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.runner.encodes_last = False
+    bench.core.tick()
+    bench.runner.encodes_last = True
+    assert launched(bench)[-1] == ("prefill", True, False)
+    bench.core.cancel(bench.sequences[1])
+    bench.core.tick()
+    assert bench.scheduler.running.zombies == {bench.sequences[1]}
+    bench.run()
+
+    assert bench.everything_is_free()
+
+
+def test_images_are_encoded_in_turn_where_little_decodes() -> None:
+    bench = divided(60)
+    bench.scheduler.policy.crops.observe(3, 100.0)  # far longer than what decodes
+    bench.ask(image=FakeImage("a"))
+    for _ in range(3):
+        bench.core.tick()
+    assert [(step.kind, step.plan.in_turn) for step in bench.runner.steps] == [
+        ("encode", True), ("decode", False), ("encode", True),
+    ]  # fmt: skip
+    collected = [number for call, number in bench.runner.calls if call == "collect"]
+    assert collected[-2:] == [step.number for step in bench.runner.steps[:2]], "as every launch needs a place"
+    bench.run()
+
+    assert not any(beside for _, beside, _ in launched(bench))
+    assert bench.everything_is_free()
+
+
+def test_an_image_in_turn_that_fails_ends_the_request_whose_prompt_is_launched() -> None:
+    bench = divided(60)
+    bench.scheduler.policy.crops.observe(3, 100.0)
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.runner.fails = {("collect", bench.runner.steps[0].number)}
+    bench.run()
+
+    assert [type(one.error) for one in bench.sequences] == [type(None), StepError]
+    assert bench.everything_is_free()
+
+
+@pytest.mark.parametrize("left", ["little", "a text", "a place"])
+def test_prompts_run_on_the_whole_card_where_little_decodes_or_no_step_could_go_on(left: str) -> None:
+    bench = divided(4 if left == "little" else 60)
+    if left == "little":
+        bench.sequences[0].budget = 7
+    bench.runner.encodes_last = False
+    if left == "a text":
+        bench.ask()
+    else:
+        bench.ask(image=FakeImage("a"))
+    if left == "a place":
+        bench.sequences[1].prompt = (Token(1), Token(5, (0.5,)))
+    bench.run()
+
+    assert ("prefill", False, False) in launched(bench)
+    assert bench.core.metrics.steps["prefill"] == 2
+    assert bench.everything_is_free()
 
 
 def test_the_engine_waits_for_an_encode_step_where_there_is_nothing_else_to_do() -> None:
@@ -258,8 +367,9 @@ def test_the_shipped_checkpoint_answers_the_same() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="parts are those of a card")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_parts_of_a_card_answer_the_same(dtype: str) -> None:
+def test_parts_of_a_card_answer_the_same(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings")
+    monkeypatch.setattr(fifo, "parts_pay", lambda *_: True)  # the model's answers are too short for it
     images = [make_image(number, (300, 200)) for number in range(12)]
     parts: Any = {"encoding": "beside", "encode_sms": 68}
     boxes, texts = [], []
@@ -269,15 +379,19 @@ def test_parts_of_a_card_answer_the_same(dtype: str) -> None:
             others = [on_thread(partial(model.query, image, "What is it?")) for image in images]
             boxes.append(torch.as_tensor(model.detect(DESK, "banana").boxes))
             texts.append([answer.result(GUARD)["answer"] for answer in others])
-            for number in range(100, 300) if settings else ():  # until an encoding has met a step
-                if counters(model)["steps_in_part"]:
+            prompts = 0
+            for number in range(100, 300) if settings else ():  # until steps and prompts have met encodings
+                if counters(model)["steps_in_part"] and prompts:
                     break
-                decoding = [on_thread(partial(model.caption, DESK, "long")) for _ in range(4)]
-                model.detect(make_image(number, (300, 200)), "circle")
-                for caption in decoding:
-                    caption.result(GUARD)
-            decoded, in_part = counters(model)["steps"]["decode"], counters(model)["steps_in_part"]
-        assert 0 < in_part < decoded if settings else in_part == 0
+                with model.trace() as trace:
+                    asked = [on_thread(partial(model.caption, DESK, "long")) for _ in range(4)]
+                    about = [make_image(4 * number + more, (300, 200)) for more in range(4)]
+                    asked += [on_thread(partial(model.query, image, "What is it?")) for image in about]
+                    for answer in asked:
+                        answer.result(GUARD)
+                prompts += sum((span.track, span.name) == ("encode", "prefill") for span in trace.spans)
+            steps, in_part = counters(model)["steps"], counters(model)["steps_in_part"]
+        assert (0 < in_part < steps["decode"] and prompts) if settings else in_part == 0, (steps, in_part, prompts)
 
     assert len(boxes[0]) == 2
     torch.testing.assert_close(boxes[1], boxes[0], rtol=0, atol=0.02)
@@ -290,5 +404,3 @@ def test_qwen_answers_the_same_about_several_images(family: str, tmp_path: Path)
     folder = qwen.save(qwen.reference_model(family), tmp_path, family)
     images = [make_image(number, size) for number, size in enumerate([(280, 200), (70, 50), (140, 210)])]
     compare(engines(folder, max_input_tokens=276, page_size=4), [images[:2], images[1:], images[0]])
-
-

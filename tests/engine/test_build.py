@@ -93,14 +93,6 @@ def test_a_card_is_divided_where_that_is_asked_for(monkeypatch: pytest.MonkeyPat
         divided(132)
 
 
-def test_the_graphs_of_a_part_are_counted_in_the_plan() -> None:
-    model, config = double().model, EngineConfig()
-    slots = build._slot_shape(model, config, 64)
-    one, two = (build._graph_bytes(model.shape, None, config, slots, sets) for sets in (1, 2))
-
-    assert two == 2 * one > 0
-
-
 def test_what_is_not_fused_on_a_card_is_logged_and_part_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
     class Old:
         def plain_parts(self) -> dict[str, str]:

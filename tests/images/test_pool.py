@@ -411,9 +411,7 @@ class Kept:
     def expects(self, key: str, cache_salt: str) -> bool:
         return key in self.found
 
-    def load(
-        self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None
-    ) -> StoredImage | None:
+    def load(self, key: str, cache_salt: str, size: tuple[int, int], pages: PrefixPages | None) -> StoredImage | None:
         self.sizes.append(size)
         self.pages.append(pages)
         self.threads.append(threading.current_thread().name)

@@ -59,7 +59,7 @@ class Immediate:
     """A device and each of its streams: work is done when it has been given."""
 
     def __init__(self) -> None:
-        self.compute = self.upload = self.download = self
+        self.compute = self.upload = self.download = self.encode = self
 
     def run(self, work: Callable[[], None]) -> None:
         with torch.inference_mode():
@@ -140,6 +140,7 @@ class Rig:
         kv_dtype: KvDtype = "auto",
         spread: Spread | None = None,
         keeper: ImageKeeper | None = None,
+        divided: bool = False,
     ) -> None:
         self.device = device
         self.model = tiny_model(config).to(device, dtype)
@@ -160,13 +161,14 @@ class Rig:
         )
         pages = 8 * max_pages
         self.model_runner = TorchModelRunner(  # type: ignore[arg-type]
-            self.spied, device, dtype, RunnerLimits(slots, pages, depth=2, max_crops=8, image_bytes=1 << 16),
+            self.spied, device, dtype, RunnerLimits(slots, pages, 2, 8, 1 << 16, divided, divided),
             fused=FusedParts(prompts=prompts, steps=steps), kv=kv, spread=spread, keeper=keeper,
         )  # fmt: skip
         if sizes:
             self.model_runner.capture(GraphOptions(sizes), Played() if device is CPU else None)
         self.poison()
-        self.runner = StepExecutor(Immediate() if device is CPU else CudaDevice(device), self.model_runner, 2)
+        where = Immediate() if device is CPU else CudaDevice(device)
+        self.runner = StepExecutor(where, self.model_runner, 2, encodes_beside=divided, prompts_beside=divided)
         self.plain = PlainRunner(self.model, device, dtype, kv if kv.scales else None)
         self._free = random.Random(0).sample(range(1, pages), pages - 1)
         self._manager = CacheManager(PagePool(2, page_size))
@@ -218,17 +220,26 @@ class Rig:
         self, stories: Sequence[Story], rows: Sequence[BatchItem], copies: tuple[PageCopy, ...] = ()
     ) -> list[Token | Exception | None]:
         step = self._step(ScheduledBatch("prefill", rows=tuple(rows), copies=copies))
-        return self._finish(step, stories)
+        return self.finish(step, stories)
+
+    def prefill_beside(self, stories: Sequence[Story]) -> list[Token | Exception | None]:
+        """Compute all positions of stories but the last in the encoder's part."""
+        fresh = [self.fresh(story) for story in stories]
+        rows = tuple(row._replace(count=row.count - 1, index=None) for row in fresh)
+        return self.runner.collect(self._step(ScheduledBatch("prefill", rows, beside=True)))
 
     def decode(self, stories: Sequence[Story], *, beside: bool = False) -> list[Token | Exception | None]:
-        return self._finish(self._step(ScheduledBatch("decode", rows=_pending(stories)), beside=beside), stories)
+        return self.finish(self.launch_decode(stories, beside=beside), stories)
+
+    def launch_decode(self, stories: Sequence[Story], *, beside: bool = False) -> Step:
+        return self._step(ScheduledBatch("decode", rows=_pending(stories)), beside=beside)
 
     def mix(
         self, decoding: Sequence[Story], stories: Sequence[Story], rows: Sequence[BatchItem]
     ) -> list[Token | Exception | None]:
         """Decode some stories, and compute known positions of others beside them."""
         step = self._step(ScheduledBatch("mixed", rows=(*_pending(decoding), *rows)))
-        return self._finish(step, [*decoding, *stories])
+        return self.finish(step, [*decoding, *stories])
 
     def _step(self, plan: ScheduledBatch, *, beside: bool = False) -> Step:
         number = next(self._steps)
@@ -236,7 +247,7 @@ class Rig:
         self.runner.launch(step)
         return step
 
-    def _finish(self, step: Step, stories: Sequence[Story]) -> list[Token | Exception | None]:
+    def finish(self, step: Step, stories: Sequence[Story]) -> list[Token | Exception | None]:
         allowed = [
             None if row.index is None else story.allowed[row.index]
             for story, row in zip(stories, step.rows, strict=True)

@@ -44,10 +44,10 @@ class Rig:
         self.runner = Encoder()
         self.executor = StepExecutor(self.device, self.runner, 1, tracer, encodes_beside=True)  # type: ignore[arg-type]
 
-    def launch(self, number: int) -> tuple[Step, EncodeJob]:
+    def launch(self, number: int, *, in_turn: bool = False) -> tuple[Step, EncodeJob]:
         leader: Any = None
         job = EncodeJob(number, str(number), ImageCrops(np.zeros((1, 2, 2, 3), np.uint8), (1, 1)), leader)
-        step = Step(number, ScheduledBatch("encode", groups=(CropGroup(job, 0, 1),)), number % 2)
+        step = Step(number, ScheduledBatch("encode", groups=(CropGroup(job, 0, 1),), in_turn=in_turn), number % 2)
         self.executor.launch(step)
         return step, job
 
@@ -69,6 +69,21 @@ def test_an_image_is_encoded_while_the_compute_stream_is_busy() -> None:
     assert rig.runner.features == {0: 0}
     assert step.device_s > 0
     assert not done
+
+
+def test_an_image_in_turn_waits_for_earlier_steps_and_later_ones_for_it() -> None:
+    rig = Rig()
+    done: list[str] = []
+    rig.device.compute.run(lambda: done.append("before"))
+    rig.launch(0, in_turn=True)
+    rig.device.compute.run(lambda: done.append(f"behind {rig.runner.features}"))
+    rig.run(rig.device.upload, rig.device.encode)
+    assert not rig.runner.features
+    rig.run(rig.device.compute)
+    assert done == ["before"]
+    rig.device.drain()
+
+    assert done == ["before", "behind {0: 0}"]
 
 
 def test_two_encode_steps_in_flight_have_buffers_of_their_own() -> None:

@@ -242,6 +242,19 @@ def test_the_quickest_graph_replays() -> None:
     assert recorder.replayed == [most - 1, 4 * most - 1]
 
 
+def test_images_that_have_a_part_replay_its_graphs_where_there_are_some() -> None:
+    encoder, whole, part = graphed(Doubling()), Recorder(), Recorder(refused=range(len(BACKENDS)))  # of 4 crops
+
+    assert encoder.capture(whole, first).graphs == 4
+    assert encoder.capture(part, first, in_part=True).graphs == 3
+    kept = [encoder.encode(crops(count)) for count in (2, 4)]
+    encoder.in_part = True
+    kept += [encoder.encode(crops(count)) for count in (2, 4)]
+
+    assert (len(whole.replayed), len(part.replayed)) == (3, 1)
+    assert all(torch.equal(found, Doubling().encode(crops(len(found)))) for found in kept)
+
+
 def test_features_stay_what_they_are_when_more_crops_are_encoded() -> None:
     encoder = graphed(Doubling())
     encoder.capture(Recorder(), first)

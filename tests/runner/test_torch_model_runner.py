@@ -430,6 +430,38 @@ def test_steps_beside_an_encoding_replay_the_graphs_of_decodings_part() -> None:
 
 
 @both
+def test_the_last_position_of_a_prompt_in_the_encoders_part_is_decoded(packed: bool) -> None:
+    class Counted(Played):
+        def __init__(self) -> None:
+            self.replays = 0
+
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+            played = super().capture(work)
+
+            def replay() -> None:
+                self.replays += 1
+                played()
+
+            return replay
+
+    rig, part = Rig(tiny_config(), torch.float64, packed=packed, divided=True), Counted()
+    rig.model_runner.capture(GraphOptions((1, 4)), Played(), None, part)
+    rig.poison()
+    told = stories(tiny_config())[:3]
+    other = Story(words_of(90, 44), (TEXT,) * 4)
+    rig.prefill([other], [rig.fresh(other)])
+    step = rig.launch_decode([other])  # one of these prompts, an image's encoding later, is launched into its slot
+    assert rig.prefill_beside(told[:1]) == [None]
+    rig.finish(step, [other])
+    assert rig.prefill_beside(told[1:]) == [None] * 2
+    run(rig, [other], 2)
+    run(rig, told, 9)
+
+    assert part.replays == 2 * packed
+    assert_same(rig, [*told, other])
+
+
+@both
 def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page(packed: bool) -> None:
     rig = Rig(tiny_config(), torch.float32, packed=packed)
 

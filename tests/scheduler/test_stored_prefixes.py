@@ -124,8 +124,7 @@ def test_images_come_without_pages_where_the_device_has_no_room_for_more() -> No
     assert bench.core.metrics.images_restored == 2
 
 
-def test_the_first_request_gets_its_image_though_later_ones_that_wait_for_more_hold_all_places(
-) -> None:
+def test_the_first_request_gets_its_image_though_later_ones_that_wait_for_more_hold_all_places() -> None:
     bench = Bench(ends_at(2))
     bench.scheduler.encoder._max_jobs = bench.scheduler.policy.queues[0].max_jobs = 1
     late, second = ask(bench, 1, ("a", 4), 2), ask(bench, 1, ("b", 4), ("c", 4), 2)

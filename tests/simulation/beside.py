@@ -35,7 +35,7 @@ class Beside:
 
     def is_beside(self, step: Step) -> bool:
         """Whether a step has a place of its own beside the others."""
-        return step.kind == "encode" and self._simulation.scenario.encodes_beside
+        return (step.kind == "encode" or step.plan.beside) and self._simulation.scenario.encodes_beside
 
     def encodes(self, sequence: Sequence) -> bool:
         """Whether a step in flight encodes an image for a sequence."""
@@ -46,15 +46,22 @@ class Beside:
         seen = self._simulation.seen
         if self.is_beside(step):
             seen["two encode steps beside others"] += len(self.open) == _OPEN
-            return
-        seen["launches beside an encode step"] += bool(self.open)
+            seen["images encoded in a part"] += step.plan.in_part
+            seen["images encoded in turns"] += step.plan.in_turn
+            for group in step.plan.groups if step.plan.in_turn else ():
+                self._encoded[group.job.number] += group.count  # other steps wait for it
+        else:
+            seen["launches beside an encode step"] += bool(self.open)
+            seen["launches beside a part"] += step.beside
+        if any(row.sequence.beside for row in step.rows) and not step.plan.beside:
+            raise Violation(f"step {step.number} carries a prompt that is computed beside it")
         for job in {job for row in step.rows for job in row.jobs} if self._simulation.scenario.encodes_beside else ():
             if self._encoded[job.number] != job.total:
                 raise Violation(f"step {step.number} reads image {job.number}, of which crops may still be encoded")
 
     def collected(self, step: Step) -> None:
         """Note an encode step that has come back well."""
-        for group in step.plan.groups:
+        for group in () if step.plan.in_turn else step.plan.groups:
             self._encoded[group.job.number] += group.count
 
     def forgetting(self, job: EncodeJob) -> None:

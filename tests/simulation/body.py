@@ -142,7 +142,7 @@ class SymbolicBody:
         }
         self._pending: list[Input] = [(0, NO_NUMBER, NO_NUMBER)] * shape.pending_rows
         self._spoils = spoils
-        self._twins = (Twin(), Twin())
+        self._twins = {beside: (Twin(), Twin()) for beside in (False, True)}
 
     part_sizes: Sequence[int] = ()
 
@@ -151,19 +151,19 @@ class SymbolicBody:
         return (size, True) if size else (rows, False)
 
     def upload_rows(self, slot: Slot, count: int) -> None:
-        twin = self._twins[slot.index]
+        twin = self._twin(slot)
         twin.rows = slot.rows[:count].tolist()
         twin.adapters = slot.adapters[:count].tolist() if slot.adapted else [0] * count
         twin.prefill = None
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        self._twins[slot.index].tokens = list(map(tuple, slot.tokens[:count].tolist()))
+        self._twin(slot).tokens = list(map(tuple, slot.tokens[:count].tolist()))
 
     def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
-        self._twins[slot.index].crops = [_uploaded(group) for group in groups]
+        self._twin(slot).crops = [_uploaded(group) for group in groups]
 
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
-        for group, crops in zip(groups, self._twins[slot.index].crops, strict=True):
+        for group, crops in zip(groups, self._twin(slot).crops, strict=True):
             job = group.job
             if job.failed:
                 self.forget(job)
@@ -181,7 +181,7 @@ class SymbolicBody:
                 del self.features[job.number]
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
-        twin, cells, size = self._twins[slot.index], self.cells, self.shape.page_size
+        twin, cells, size = self._twin(slot), self.cells, self.shape.page_size
         tokens = iter(twin.tokens)
         twin.hidden = []
         twin.prefill = plan
@@ -213,12 +213,14 @@ class SymbolicBody:
             if table[POSITION] != end - 1:
                 raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
             twin.hidden.append(_look(cells, table, cell, end - 1, size))
+        for table, _ in zip(twin.rows, plan.rows, strict=True) if plan.beside else ():
+            self._pending[table[PENDING_ROW]] = next(tokens)
         if next(tokens, None) is not None:
             raise Violation("more tokens were uploaded than the rows of a prefill launch have")
         twin.hidden += [_STALE] * (len(twin.rows) - len(plan.rows))
 
     def decode(self, slot: Slot, count: int) -> None:
-        twin, cells, size, pending = self._twins[slot.index], self.cells, self.shape.page_size, self._pending
+        twin, cells, size, pending = self._twin(slot), self.cells, self.shape.page_size, self._pending
         scratch_row = len(pending) - 1
         hidden = twin.hidden = []
         for row, number in zip(twin.rows, twin.adapters, strict=True):
@@ -249,7 +251,7 @@ class SymbolicBody:
             cells[target : target + size] = cells[source : source + size]
 
     def upload_choices(self, slot: Slot, count: int, variant: Variant) -> None:
-        twin = self._twins[slot.index]
+        twin = self._twin(slot)
         twin.choices = list(_CHOICE.iter_unpack(slot.choices[:count].tobytes()))
         if variant in WITH_IDS:
             twin.masks = slot.masks[:count].tolist()
@@ -258,7 +260,7 @@ class SymbolicBody:
         twin.seen = slot.seen[:count].tolist() if variant == "penalized" else []
 
     def finalize(self, slot: Slot, count: int, variant: Variant, *, sampled: bool) -> None:
-        twin, pending, spoils = self._twins[slot.index], self._pending, self._spoils
+        twin, pending, spoils = self._twin(slot), self._pending, self._spoils
         texts, coordinates, sizes = variant in WITH_IDS, variant in WITH_COORDINATES, variant in WITH_SIZES
         results: list[float] = []
         for index in range(count):
@@ -292,7 +294,7 @@ class SymbolicBody:
             twin.scores = [[probability_of(hidden, one) for one in ids] for hidden, ids in pairs]
 
     def download(self, slot: Slot, count: int, variant: Variant) -> None:
-        twin = self._twins[slot.index]
+        twin = self._twin(slot)
         _RESULTS[count].pack_into(slot.results, 0, *twin.results[: count * RESULT_COLUMNS])
         if variant in WITH_SCORES:
             slot.scores[:count] = twin.scores[:count]
@@ -323,6 +325,9 @@ class SymbolicBody:
 
     def close(self) -> None:
         self.closed = True
+
+    def _twin(self, slot: EncoderSlot) -> Twin:
+        return self._twins[isinstance(slot, Slot) and slot.beside][slot.index]
 
     def _adapter(self, slot: int) -> int:
         """Return what is in a slot now; 0 for no adapter."""

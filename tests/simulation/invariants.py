@@ -35,7 +35,7 @@ def check(simulation: "Simulation") -> None:
     if len(steps) > simulation.scenario.depth or (len(steps) == MAX_INFLIGHT and steps[0].slot == steps[1].slot):
         raise Violation(f"steps {[step.number for step in steps]} share {simulation.scenario.depth} slots")
     carried: dict[Sequence, int] = {}
-    for step in steps:
+    for step in core.in_flight:
         if step.rows:
             _check_step(simulation, step, carried)
     swap = scheduler.running.swap

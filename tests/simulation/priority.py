@@ -68,7 +68,7 @@ class Priority:
         if len(classes) != 1:
             raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
         realtime = classes.pop()
-        if self._simulation.beside.is_beside(step):
+        if self._simulation.beside.is_beside(step) and not step.plan.in_turn:
             self._encode_beside(step, realtime=realtime)
             return
         if realtime and self._overtaken - self._went_on >= _TURN:
@@ -244,4 +244,4 @@ def could_decode(sequence: Sequence, page_size: int) -> bool:
     """Whether a running sequence has a position to fill and room for it."""
     more = sequence.samples and sequence.next_index < sequence.budget
     end = max(sequence.num_computed_tokens + 1, sequence.num_tokens)
-    return more and not sequence.preempting and end <= len(sequence.pages) * page_size
+    return more and not (sequence.preempting or sequence.beside) and end <= len(sequence.pages) * page_size

@@ -31,7 +31,8 @@ class Riding:
         for row in step.rows:
             if row.start < row.sequence.block > row.start + row.count:
                 raise Violation(f"{row.count} positions from {row.start} on cut a block of {row.sequence.block}")
-            if row.pending and row.start < row.sequence.prompt_length:
+            first = row.sequence.prompt_length - self._simulation.scenario.divides  # behind a prompt beside others
+            if row.pending and row.start < first:
                 raise Violation(f"position {row.start} of the prompt of {row.sequence.number} is not sampled")
             if (row.cut or not row.sequence.samples) != (row.index is None):
                 raise Violation(f"row of {row.sequence.number} samples token {row.index}, cut: {row.cut}")

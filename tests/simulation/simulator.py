@@ -240,7 +240,8 @@ class Simulation:
         self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
         self.seen["launches without a free page"] += self.pages.free == 0
         self.sharing.launching(step)
-        self.riding.launching(step)
+        if not step.plan.beside:
+            self.riding.launching(step)
         plan, depth = step.plan, self.scenario.depth
         self.seen["batches of more than 8 rows"] += len(step.rows) > 8
         self.seen[f"{step.kind} {'beside others' if self.beside.is_beside(step) else f'in depth {depth}'}"] += 1
@@ -334,7 +335,8 @@ class Simulation:
                 if row.pending and row.count != 1:
                     raise Violation(f"{name(sequence)} decodes {row.count} positions at once")
             end = row.start + row.count
-            if not row.pending and ((end != sequence.num_tokens) != row.cut or end > sequence.num_tokens):
+            known = sequence.num_tokens - step.plan.beside  # there the last one is decoded
+            if not row.pending and ((end != known) != row.cut or end > known):
                 raise Violation(f"{name(sequence)} computes up to {end} of {sequence.num_tokens}, cut: {row.cut}")
             self._computed[sequence] = end
             forced = not row.pending and not row.begins and sequence.num_committed_tokens > 0
@@ -419,9 +421,8 @@ class Simulation:
         self.scheduler = Scheduler(self.cache, scenario.limits(), _SECOND)
         if self._policy is RealtimePolicy:
             self.scheduler.prioritise()
-        self.runner = StepExecutor(
-            self.device, self.body, scenario.depth, encodes_beside=scenario.encodes_beside
-        )
+        beside = {"encodes_beside": scenario.encodes_beside, "prompts_beside": scenario.divides}
+        self.runner = StepExecutor(self.device, self.body, scenario.depth, **beside)
         runner = WatchedRunner(self.runner, self)
         self.core = EngineCore(self.scheduler, runner, scenario.depth, clock=lambda: float(self.now))
         self.core.load_adapter = self._begin_to_load
@@ -667,7 +668,7 @@ class Simulation:
             raise Violation(f"{name(sequence)} goes on after it was cancelled")
 
     def _fail_call(self, kind: str, slot: EncoderSlot | None) -> None:
-        lent = self.lent if isinstance(slot, Slot) else self.beside.lent
+        lent = self.lent if isinstance(slot, Slot) and not slot.beside else self.beside.lent
         self.fail(kind, self.core.pipeline.in_flight[-1] if slot is None else lent[slot.index])
 
     def _spoils(self, slot: Slot, index: int) -> bool:

@@ -15,6 +15,7 @@ from photonlite.grammar.automata.tables import words
 from photonlite.request import IMAGE, Token
 from photonlite.runner.slots import SlotShape
 from photonlite.scheduler.limits import Limits
+from photonlite.scheduler.parts import PartSpeeds
 from photonlite.sequence import PrefixPages, StoredImage, UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
@@ -112,6 +113,11 @@ class Scenario:
     inside: bool
     staged_pages: int
 
+    @property
+    def divides(self) -> bool:
+        """Whether the encoder may have a part of the device, and prompts about its images too."""
+        return self.encodes_beside and self.pages % 2 == 0  # without a draw, which would change all later ones
+
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
         return Limits(
@@ -133,6 +139,7 @@ class Scenario:
             mixes=self.mixes,
             mixed_tokens=self.mixed_tokens,
             encodes_beside=self.encodes_beside,
+            parts=PartSpeeds(0.9, 0.9) if self.divides else None,
             staged_pages=self.staged_pages,
         )
 

@@ -77,11 +77,9 @@ class LeaderRunner(RankRunner):
         with team.leading("make", limits, kv_dtype, fused.steps is not None):
             super().__init__(team.ranks, model, device, dtype, limits, fused=fused, **options)
 
-    def capture(
-        self, options: GraphOptions, capturer: Capturer | None = None, part: Capturer | None = None
-    ) -> GraphReport:
+    def capture(self, options: GraphOptions, capturer: Capturer | None = None, *parts: Any) -> GraphReport:
         with self._team.leading("capture", options):
-            return super().capture(options, capturer, part)
+            return super().capture(options, capturer, *parts)
 
     def rehearse(self, positions: int, images: int) -> None:
         with self._team.leading("rehearse", positions):

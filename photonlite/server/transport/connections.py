@@ -256,9 +256,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
         self.transport.write(b"".join((status, *lines, b"\r\n", answer.body)))
         self._await(None)
         self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         return True
 
     def on_response_complete(self) -> None:

@@ -71,8 +71,8 @@ MUTANTS = [
     Mutant(
         "parts: a request ends with the first part of its prompt",
         "engine/core.py",
-        "if outcome is None and row.cut:",
-        "if outcome is None and row.cut and row.pending:",
+        "if outcome is None and (row.cut or step.plan.beside):",
+        "if outcome is None and ((row.cut and row.pending) or step.plan.beside):",
         CHUNKS,
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS = [
     Mutant(
         "riding: a prompt takes the pages of those that decode",
         "scheduler/fifo.py",
-        "self.cache.admit(sequence, room.pages)",
-        "self.cache.admit(sequence)",
+        "self.cache.admit(sequence, room.pages,",
+        "self.cache.admit(sequence,",
         SIMULATION,
     ),
     Mutant(

@@ -27,8 +27,29 @@ MUTANTS = [
     Mutant(
         "a step in front of an encoding does not know that it overlaps with it",
         "engine/core.py",
-        "(encoding is not None or self.encodings.oldest is not None)",
-        "self.encodings.oldest is not None",
+        "for one in (*queued, encoding) if one is not None",
+        "for one in queued",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "images that are encoded in turn take no place of the pipeline",
+        "engine/core.py",
+        "if step.plan.in_turn]",
+        "if False]",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "a step does not know that a prompt is computed beside it",
+        "engine/core.py",
+        "any(one.in_part or one.beside for one",
+        "any(one.in_part for one",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "a prompt beside others ends its request, as it asks for no token",
+        "engine/core.py",
+        "(row.cut or step.plan.beside)",
+        "row.cut",
         "tests/engine/test_beside.py",
     ),
     Mutant(

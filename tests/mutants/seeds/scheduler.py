@@ -410,9 +410,30 @@ MUTANTS = [
     Mutant(
         "what is copied from the host counts as the time of crops",
         "scheduler/fifo.py",
-        "elif not failed and not batch.stored_images:",
-        "elif not failed:",
+        "elif not failed and not batch.stored_images and not batch.beside:",
+        "elif not failed and not batch.beside:",
         "tests/engine/test_core.py",
+    ),
+    Mutant(
+        "a prompt that is computed beside others decodes meanwhile",
+        "scheduler/running.py",
+        ") and not one.beside",
+        ")",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "a block that needs a prompt's last position is cached before that is computed",
+        "cache/manager.py",
+        "if whole or link.end < sequence.num_tokens",
+        "if whole or link.end <= sequence.num_tokens",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "what waits for its images is no reason to encode them on the whole card",
+        "scheduler/parts.py",
+        "shared = rows / (rows + later) * (_WEIGHTS + rows + later) / (_WEIGHTS + rows)",
+        "shared = 1.0",
+        "tests/scheduler/test_parts.py",
     ),
     Mutant(
         "a prompt begins behind its image though no pages are stored",
@@ -529,9 +550,9 @@ MUTANTS = [
     Mutant(
         "a prompt reads features that are still encoded beside it",
         "scheduler/scheduler.py",
-        "        if not self.limits.encodes_beside:  # else",
-        "        if True:  # else",
-        f"tests/engine/test_beside.py {SIMULATION}",
+        "        if not self.limits.encodes_beside or batch.in_turn:",
+        "        if True:",
+        "tests/engine/test_beside.py",
     ),
     Mutant(
         "bulk images that are encoded beside other steps get no turn",
