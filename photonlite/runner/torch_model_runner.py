@@ -33,6 +33,7 @@ from photonlite.kernels.reference.attention import ScoreRule, write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in, has_triton
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import (
+    AdaptableDecoder,
     CropEncoder,
     Model,
     NextPositions,
@@ -42,7 +43,7 @@ from photonlite.models.base import (
     size_heads,
 )
 from photonlite.models.layers import Attention
-from photonlite.runner.adapted import AdaptedSteps, adapted_step
+from photonlite.runner.adapted import AdaptedGraphs, adapted_step
 from photonlite.runner.buffers import Buffers, CropBuffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
     PLACE_VARIANTS,
@@ -127,8 +128,8 @@ class TorchModelRunner:
         self._spread = spread
         self._keeper = keeper
         self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
-        self._adapted: AdaptedSteps | None = None
-        self._captured: AdaptedSteps | None = None  # by the thread that loads an adapter; takes the place of `_adapted`
+        self._adapted: AdaptedGraphs | None = None
+        self._captured: AdaptedGraphs | None = None  # by the thread that loads an adapter: the next `_adapted`
         self._counters: Counters = {}
         self._encoder_counters: Counters = {}
         self._host_pages: HostPages | None = None
@@ -147,7 +148,9 @@ class TorchModelRunner:
                 CropBuffers(self._images.input_shape, device, image_bytes=limits.image_bytes)
                 for _ in range(ENCODER_SLOTS if limits.encodes_beside else limits.depth)
             ]
+            self._prompts = fused.prompts
             self._prefill = self._make_prefill(fused.prompts)
+            self._prefills = [self._prefill] * limits.depth  # that run the prompts of each slot
             if limits.image_bytes > 0 and isinstance(images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
                     images.rehearse(self._crops[0])
@@ -187,7 +190,7 @@ class TorchModelRunner:
         return report
 
     def capture_adapters(self, capturer: Capturer | None = None) -> GraphReport | None:
-        """Capture decode steps with adapters, from any thread; None where steps run without graphs, or kernels.
+        """Capture launches with adapters, from any thread; None where steps run without graphs, or kernels.
 
         It is done anew where the bank has got places for further terms.
         """
@@ -200,16 +203,18 @@ class TorchModelRunner:
                 return None
             capturer = CudaCapturer(self._device, PRIORITY)
         generation = self.adapters.generation  # what is added while the step is made needs other graphs
-        step = adapted_step(self._steps, self.adapters, self._plain_step, self._fused_step)
-        adapted = AdaptedSteps(buffers, self.adapters, step, generation)
+        counters = Counters()
+        step = adapted_step(self._steps, self.adapters, counters, self._plain_step, self._fused_step)
+        adapted = AdaptedGraphs(buffers, self.adapters, step, self._adapted_prefill(), counters, generation)
         report = adapted.capture(capturer, self._graphs.sizes)
         self._captured = adapted
         return report
 
-    def padded(self, rows: int) -> tuple[int, bool]:
+    def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]:
         if self._graphs is None or (size := self._graphs.size_for(rows)) is None:
             return rows, False
-        return size, True
+        latest = self._captured or self._adapted
+        return size, not adapted or (latest is not None and latest.has_step(size))
 
     @property
     def part_sizes(self) -> Sequence[int]:
@@ -221,8 +226,11 @@ class TorchModelRunner:
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
         buffers, rows = self._buffers[slot.index], make_rows(plan.rows)
         transfer(buffers.tokens[:count], slot.tokens[:count])
-        self._prefill.fill(slot, rows)
-        self._prefill.upload(buffers, slot, rows)
+        # Chosen once: `packed` is filled for the graph that runs it, and graphs may be captured meanwhile.
+        adapted = self._latest_adapted() if slot.adapted else None
+        prefill = self._prefills[slot.index] = (adapted and adapted.prompts) or self._prefill
+        prefill.fill(slot, rows)
+        prefill.upload(buffers, slot, rows)
 
     def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         self._images.upload(self._crops[slot.index], groups)
@@ -259,10 +267,8 @@ class TorchModelRunner:
             if bank is None:
                 buffers.hidden[:count].copy_(self._step(rows))
                 return
-            if self._captured is not None:
-                self._synchronize()  # no launch reads the memory of earlier graphs
-                self._adapted, self._captured = self._captured, None
-            if self._adapted is not None and self._adapted.replay(buffers, slot, count):
+            graphs = self._latest_adapted()
+            if graphs is not None and graphs.replay(buffers, slot, count):
                 return
             adapters = AdapterRows.of(slot.adapters[:count].tolist(), [1] * count, self._device)
             with bank.running(adapters) as model:
@@ -329,7 +335,7 @@ class TorchModelRunner:
         self._graphs = self._part_graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
-        del self._images, self._prefill, self._steps
+        del self._images, self._prefill, self._prefills, self._prompts, self._steps
         self._buffers.clear()
         self._crops.clear()
         self.free_memory()
@@ -351,12 +357,27 @@ class TorchModelRunner:
     def _table(self, slot: Slot, index: int, first: int, stop: int) -> Tensor:
         return self._buffers[slot.index].rows[index, PAGES + first : PAGES + stop].long()
 
-    def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
-        return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape, self._pending)
+    def _make_prefill(self, decoder: PromptDecoder | None, bank: AdapterBank | None = None) -> Prefill:
+        place = self._model, self._inputs, self._images, self.cache, self.shape, self._pending
+        return Prefill(decoder, *place, bank)
+
+    def _adapted_prefill(self) -> Prefill | None:
+        """Return what runs prompts with all terms that the bank has places for; None where no kernels add them."""
+        if self.adapters is None or not isinstance(self._prompts, AdaptableDecoder):
+            return None
+        return self._make_prefill(self._prompts.adapted(self.adapters), self.adapters)
+
+    def _latest_adapted(self) -> AdaptedGraphs | None:
+        """Return the graphs of launches with adapters that were captured last."""
+        if self._captured is not None:
+            self._synchronize()  # no launch reads the memory of earlier graphs
+            self._adapted, self._captured = self._captured, None
+        return self._adapted
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
         with self._spread_over(sum(row.count for row in rows)), counting_in(self._counters):
-            self._prefill.run(self._buffers[slot.index], slot, rows, self._bank(slot.adapted))
+            prefill, bank = self._prefills[slot.index], self._bank(slot.adapted)
+            prefill.run(self._buffers[slot.index], slot, rows, bank if prefill is self._prefill else None)
 
     def _replay(self, slot: Slot, count: int, *finalize: object) -> bool:
         """Replay a graph: that of the part if the slot asks for it, else that of the whole card; False without one."""
