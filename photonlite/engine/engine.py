@@ -117,7 +117,7 @@ class Engine:
         if self.config.tensor_parallel > 1 or not isinstance(self._model, nn.Module):
             raise SettingsError("adapters are not divided: leave the engine setting 'tensor_parallel' at 1 to use any")
         if self._where.type == "cuda" and self.config.fused:
-            _logger.info("Not fused: prompts, images and experts with adapters")
+            _logger.info("Not fused: images and experts with adapters")
         bank = AdapterBank(self._model, self.config.adapter_slots, self.config.adapter_rank)
         core, loop = self._core, self._loop
         self._model_runner.adapters = bank
@@ -131,7 +131,7 @@ class Engine:
     def reserve_adapter(self, weights: AdapterWeights) -> None:
         """Allocate what an adapter needs on the device in any slot; a CapacityError if there is no memory for it.
 
-        On a card decode steps are captured with it. From any thread, one at a time.
+        On a card decode steps and prompts are captured with it. From any thread, one at a time.
         """
         runner, bank = self._model_runner, self._model_runner.adapters
         if bank is None:

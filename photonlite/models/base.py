@@ -5,7 +5,7 @@ Sizes: B sequences, T positions, R rows of a packed prompt, P pages or patches, 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from PIL import Image
 from torch import Tensor
@@ -16,6 +16,8 @@ from photonlite.images.resize import RunTasks
 from photonlite.kernels.quantised import Weight
 from photonlite.models.layers import Attention
 from photonlite.sequence import PatchImage, PromptTurns
+
+AnyDecoder = TypeVar("AnyDecoder", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +120,14 @@ class StepDecoder(Protocol):
 
 
 @runtime_checkable
-class AdaptableDecoder(Protocol):
-    """A step decoder that can add the terms of adapters in its own kernels."""
+class AdaptableDecoder(Protocol[AnyDecoder]):
+    """A decoder, of steps or of prompts, that can add the terms of adapters in its own kernels."""
 
-    def adapted(self, bank: Any) -> StepDecoder:
+    def adapted(self, bank: Any) -> AnyDecoder:
         """Return one that adds all terms that an `adapters.layers.AdapterBank` has places for now.
 
-        It takes at most `kernels.small_batch_gemm.MAX_ROWS` rows, and must be called inside the bank's `running`.
+        It must be called inside the bank's `running`, with an index of slots alone. One of steps takes at most
+        `kernels.small_batch_gemm.MAX_ROWS` rows.
         """
 
 

@@ -77,7 +77,10 @@ class PromptRow:
 
 
 class Prefill:
-    """Runs prompts, in inference mode. Both slots share a pass's buffers: inputs are copied on the compute stream."""
+    """Runs prompts, in inference mode. Both slots share a pass's buffers: inputs are copied on the compute stream.
+
+    With a bank the decoder adds terms of its adapters, by the slots in `packed`.
+    """
 
     def __init__(
         self,
@@ -88,8 +91,10 @@ class Prefill:
         cache: PagedCache,
         shape: SlotShape,
         pending: Tensor,
+        bank: AdapterBank | None = None,
     ) -> None:
         self._decoder = decoder
+        self._bank = bank
         self._pending = pending
         self._model = model
         self._inputs = inputs
@@ -117,7 +122,7 @@ class Prefill:
     def run(self, buffers: Buffers, slot: Slot, rows: Sequence[PromptRow], bank: AdapterBank | None = None) -> None:
         """Run prompts in one pass; leave each row's last raw hidden state in the buffers.
 
-        With a bank some rows have adapters, by `slot.adapters`: the bank's model runs the pass.
+        Given a bank, its model runs the pass instead of the decoder: some rows have adapters, by `slot.adapters`.
         """
         count, (size, graphs) = len(rows), self._size(rows)
         used = self._shape.packed_words(size)
@@ -195,11 +200,12 @@ class Prefill:
             self._forward_plain(size, rows, self._model)
             return
         shape, packed = self._shape, self._packed
-        positions, slots, _ = shape.places_of(packed, size).unbind(1)
+        positions, slots, _, adapters = shape.places_of(packed, size).unbind(1)
         last, lengths = shape.ends_of(packed)
         x, turns, deepstack = self._inputs_of(size)
         place = positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths
-        self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._cache))
+        with nullcontext() if self._bank is None else self._bank.running(AdapterRows(size, None, adapters)):
+            self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._cache))
 
     def _inputs_of(self, size: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return embeddings of a pass, rotary positions if a model has several axes, and features behind layers."""
@@ -212,7 +218,7 @@ class Prefill:
     def _forward_plain(self, size: int, rows: Sequence[PromptRow], model: Model) -> None:
         """Run the positions of `rows` in a model's own operations, without the padding behind them."""
         shape, packed, count = self._shape, self._packed, sum(row.count for row in rows)
-        positions, slots, _ = shape.places_of(packed, size)[:count].unbind(1)
+        positions, slots, _, _ = shape.places_of(packed, size)[:count].unbind(1)
         last = shape.ends_of(packed)[0]
         x, turns, deepstack = self._inputs_of(size)
         x, turns = x[:count], None if turns is None else turns[:count]
@@ -275,7 +281,8 @@ def fill_packed(slot: Slot, rows: Sequence[PromptRow], size: int, bos_id: int | 
     places[:total, 0] = position
     places[:total, 1] = slot.rows[row, PAGES + position // page] * page + position % page
     places[:total, 2] = _words(slot, position, within - leading[row], firsts[row], bos_id)
-    places[total:] = (0, SCRATCH_PAGE * page, 0)
+    places[:total, 3] = slot.adapters[row] if slot.adapted else 0
+    places[total:] = (0, SCRATCH_PAGE * page, 0, 0)
     if shape.axes:
         turns = shape.turns_of(slot.packed, size)
         turns[:total] = np.concatenate([row.turns for row in rows if row.turns is not None])

@@ -53,7 +53,7 @@ NO_VALUE = np.float32(-1.0).view(np.int32)
 
 SCRATCH_PAGE = 0  # unused rows of a batch write here
 EMBEDDED = -1  # stands for a word where the input is not one: part of an image, or a token with a value
-_PLACE_COLUMNS = 3
+_PLACE_COLUMNS = 4
 
 ENCODER_SLOTS = 2
 """Encode steps in flight beside the others: one runs, and one is queued behind it, so that the stream has no gap."""
@@ -124,7 +124,7 @@ class SlotShape:
     ```
     ends     [2, R]    where each row's last position stands on the axis;  its number of positions, 0: unused
     tiles    [N, 5]    the axis cut for attention, see `kernels.columns`
-    places   [T, 3]    of each position: position in its row, write slot, id of its word or EMBEDDED
+    places   [T, 4]    of each position: position in its row, write slot, id of its word or EMBEDDED, adapter's slot
     turns    [T, A]    its rotary position on each axis, where a model has several
     ```
     """

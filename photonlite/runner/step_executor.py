@@ -55,8 +55,8 @@ class ModelRunner(Protocol):
     @property
     def sizes(self) -> Sequence[float]: ...  # the width or height of each bin
 
-    # The rows that a decode step of `rows` rows runs with, and whether a graph runs it.
-    def padded(self, rows: int) -> tuple[int, bool]: ...
+    # The rows that a decode step of `rows` rows, some with adapters, runs with, and whether a graph runs it.
+    def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]: ...
 
     # The batch sizes that have graphs in decoding's part of the card too, which `slot.in_part` asks for.
     @property
@@ -266,10 +266,11 @@ class StepExecutor:
 
     def _launch_decode(self, step: Step, slot: Slot) -> None:
         plan, runner, device = step.plan, self._model_runner, self._device
-        step.padded, step.graphed = runner.padded(len(plan.rows))
+        adapted = any(row.sequence.adapter_slot for row in plan.rows)
+        step.padded, step.graphed = runner.padded(len(plan.rows), adapted=adapted)
         self._inputs.fill_rows(plan, slot, step.padded)
-        step.graphed = step.graphed and not slot.adapted
-        slot.in_part = step.in_part = step.beside and step.graphed and step.padded in runner.part_sizes
+        in_part = step.beside and step.graphed and not adapted and step.padded in runner.part_sizes
+        slot.in_part = step.in_part = in_part
         self._upload(step, slot, lambda: runner.upload_rows(slot, step.padded), device.compute, device.upload)
         self._run(step, device.compute, lambda: runner.decode(slot, step.padded))
 

@@ -34,6 +34,7 @@ from photonlite.kernels.reference.attention import ScoreRule, write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in, has_triton
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import (
+    AdaptableDecoder,
     CropEncoder,
     Model,
     NextPositions,
@@ -43,7 +44,7 @@ from photonlite.models.base import (
     size_heads,
 )
 from photonlite.models.layers import Attention
-from photonlite.runner.adapted import AdaptedSteps, adapted_step
+from photonlite.runner.adapted import AdaptedGraphs, adapted_step
 from photonlite.runner.buffers import Buffers, CropBuffers, KvFormat, PagedCache, transfer, transfer_back
 from photonlite.runner.graphs import (
     PLACE_VARIANTS,
@@ -130,8 +131,8 @@ class TorchModelRunner:
         self._spread = spread
         self._keeper = keeper
         self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
-        self._adapted: AdaptedSteps | None = None
-        self._captured: AdaptedSteps | None = None  # by the thread that loads an adapter; takes the place of `_adapted`
+        self._adapted: AdaptedGraphs | None = None
+        self._captured: AdaptedGraphs | None = None  # by the thread that loads an adapter: the next `_adapted`
         self._counters: Counters = {}
         self._encoder_counters: Counters = {}
         self._host_pages: HostPages | None = None
@@ -151,7 +152,9 @@ class TorchModelRunner:
                 CropBuffers(self._images.input_shape, device, image_bytes=limits.image_bytes)
                 for _ in range(ENCODER_SLOTS if limits.encodes_beside else limits.depth)
             ]
+            self._prompts = fused.prompts
             self._prefill = self._make_prefill(fused.prompts)
+            self._prefills = [self._prefill] * limits.depth  # that run the prompts of each slot
             # Prompts on the encoder's stream run while others do: everything that these use is there twice.
             self._buffers_beside: list[Buffers] = []
             self._prefill_beside: Prefill | None = None
@@ -206,7 +209,7 @@ class TorchModelRunner:
         return report
 
     def capture_adapters(self, capturer: Capturer | None = None) -> GraphReport | None:
-        """Capture decode steps with adapters, from any thread; None where steps run without graphs, or kernels.
+        """Capture launches with adapters, from any thread; None where steps run without graphs, or kernels.
 
         It is done anew where the bank has got places for further terms.
         """
@@ -219,16 +222,18 @@ class TorchModelRunner:
                 return None
             capturer = CudaCapturer(self._device, PRIORITY)
         generation = self.adapters.generation  # what is added while the step is made needs other graphs
-        step = adapted_step(self._steps, self.adapters, self._plain_step, self._fused_step)
-        adapted = AdaptedSteps(buffers, self.adapters, step, generation)
+        counters = Counters()
+        step = adapted_step(self._steps, self.adapters, counters, self._plain_step, self._fused_step)
+        adapted = AdaptedGraphs(buffers, self.adapters, step, self._adapted_prefill(), counters, generation)
         report = adapted.capture(capturer, self._graphs.sizes)
         self._captured = adapted
         return report
 
-    def padded(self, rows: int) -> tuple[int, bool]:
+    def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]:
         if self._graphs is None or (size := self._graphs.size_for(rows)) is None:
             return rows, False
-        return size, True
+        latest = self._captured or self._adapted
+        return size, not adapted or (latest is not None and latest.has_step(size))
 
     @property
     def part_sizes(self) -> Sequence[int]:
@@ -238,8 +243,13 @@ class TorchModelRunner:
         transfer(self._buffers_of(slot).rows[:count], slot.rows[:count])
 
     def upload_prompts(self, slot: Slot, plan: ScheduledBatch, count: int) -> None:
-        buffers, rows, prefill = self._buffers_of(slot), make_rows(plan.rows), self._prefill_of(slot)
+        buffers, rows = self._buffers_of(slot), make_rows(plan.rows)
         transfer(buffers.tokens[:count], slot.tokens[:count])
+        if not slot.beside:
+            # Chosen once: `packed` is filled for the graph that runs it, and graphs may be captured meanwhile.
+            adapted = self._latest_adapted() if slot.adapted else None
+            self._prefills[slot.index] = (adapted and adapted.prompts) or self._prefill
+        prefill = self._prefill_of(slot)
         prefill.fill(slot, rows)
         prefill.upload(buffers, slot, rows)
 
@@ -282,10 +292,8 @@ class TorchModelRunner:
             if bank is None:
                 buffers.hidden[:count].copy_(self._step(rows))
                 return
-            if self._captured is not None:
-                self._synchronize()  # no launch reads the memory of earlier graphs
-                self._adapted, self._captured = self._captured, None
-            if self._adapted is not None and self._adapted.replay(buffers, slot, count):
+            graphs = self._latest_adapted()
+            if graphs is not None and graphs.replay(buffers, slot, count):
                 return
             adapters = AdapterRows.of(slot.adapters[:count].tolist(), [1] * count, self._device)
             with bank.running(adapters) as model:
@@ -352,7 +360,7 @@ class TorchModelRunner:
         self._graphs = self._part_graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
-        del self._images, self._prefill, self._prefill_beside, self._steps, self._encoder
+        del self._images, self._prefill, self._prefills, self._prefill_beside, self._prompts, self._steps, self._encoder
         self._buffers.clear()
         self._buffers_beside.clear()
         self._crops.clear()
@@ -379,7 +387,7 @@ class TorchModelRunner:
         return (self._buffers_beside if slot.beside else self._buffers)[slot.index]
 
     def _prefill_of(self, slot: Slot) -> Prefill:
-        prefill = self._prefill_beside if slot.beside else self._prefill
+        prefill = self._prefill_beside if slot.beside else self._prefills[slot.index]
         assert prefill is not None, "prompts are launched beside others by a runner that was not made for it"
         return prefill
 
@@ -389,13 +397,28 @@ class TorchModelRunner:
         places = buffers.rows[:count, PENDING_ROW].long()
         self._pending.index_copy_(0, places, buffers.tokens[filled : filled + count])
 
-    def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
-        return Prefill(decoder, self._model, self._inputs, self._images, self.cache, self.shape, self._pending)
+    def _make_prefill(self, decoder: PromptDecoder | None, bank: AdapterBank | None = None) -> Prefill:
+        place = self._model, self._inputs, self._images, self.cache, self.shape, self._pending
+        return Prefill(decoder, *place, bank)
+
+    def _adapted_prefill(self) -> Prefill | None:
+        """Return what runs prompts with all terms that the bank has places for; None where no kernels add them."""
+        if self.adapters is None or not isinstance(self._prompts, AdaptableDecoder):
+            return None
+        return self._make_prefill(self._prompts.adapted(self.adapters), self.adapters)
+
+    def _latest_adapted(self) -> AdaptedGraphs | None:
+        """Return the graphs of launches with adapters that were captured last."""
+        if self._captured is not None:
+            self._synchronize()  # no launch reads the memory of earlier graphs
+            self._adapted, self._captured = self._captured, None
+        return self._adapted
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
         counters = self._encoder_counters if slot.beside else self._counters
+        prefill, bank = self._prefill_of(slot), self._bank(slot.adapted)
         with self._spread_over(sum(row.count for row in rows)), counting_in(counters):
-            self._prefill_of(slot).run(self._buffers_of(slot), slot, rows, self._bank(slot.adapted))
+            prefill.run(self._buffers_of(slot), slot, rows, bank if prefill is self._prefill else None)
 
     def _replay(self, slot: Slot, count: int, *finalize: object) -> bool:
         """Replay a graph: that of the part if the slot asks for it, else that of the whole card; False without one."""

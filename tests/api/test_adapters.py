@@ -14,7 +14,9 @@ from photonlite.errors import AdapterError, EngineDiedError, SettingsError, Unkn
 from photonlite.models.adapters.files import find_adapter
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.moondream.fused.decode import AdaptedDecode, FusedDecode
-from photonlite.runner.graphs import GraphOptions
+from photonlite.models.moondream.fused.prefill import FusedPrefill
+from photonlite.runner.adapted import LONGEST
+from photonlite.runner.graphs import GraphOptions, prefill_sizes
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
 from tests.runner.rig import Played
 from tests.serving import counters, make_image, network, run, serve
@@ -103,9 +105,16 @@ def test_captured_steps_read_the_slots_of_each_batch(
 ) -> None:
     served = Served(tmp_path, page_size=4, max_batch=6, adapter_slots=2)
     runner, steps = served.model._session.engine._model_runner, []
+    ladder = len(prefill_sizes(runner._model.shape.prefix_length, min(LONGEST, runner.shape.max_tokens)))
+    plain_prompts: list[Any] = []  # models that ran prompts in their own operations
     if fused:
         model: Any = runner._model
         runner._steps = FusedDecode(model.config.text, model.packed_blocks)
+        runner._prompts = FusedPrefill(model.config.text, model.packed_blocks)
+        forward = runner._prefill._forward_plain
+        monkeypatch.setattr(
+            runner._prefill, "_forward_plain", lambda *given: plain_prompts.append(given[2]) or forward(*given)
+        )
         call = AdaptedDecode.__call__
         monkeypatch.setattr(AdaptedDecode, "__call__", lambda *given: steps.append(given) or call(*given))
     assert runner.capture_adapters(Played()) is None  # nothing is captured at all
@@ -113,9 +122,10 @@ def test_captured_steps_read_the_slots_of_each_batch(
     served.load()
     report = runner.capture_adapters(Played())
     assert report is not None
-    assert report.graphs == 4
+    assert report.graphs == 4 + fused * ladder
     assert runner.capture_adapters(Played()) is None  # nothing has been added
     replayed: list[bool] = []
+    bank: Any = runner.adapters
     captured: Any = runner._captured
     replay = captured.replay
     monkeypatch.setattr(captured, "replay", lambda *given: replayed.append(replay(*given)) or replayed[-1])
@@ -126,9 +136,13 @@ def test_captured_steps_read_the_slots_of_each_batch(
     assert len(replayed) > 10
     assert all(replayed)
     assert not fused or len(steps) > 10
-    runner.adapters.generation += 1  # type: ignore[union-attr]  # as after an adapter with further terms
+    assert bank.model not in plain_prompts
+    counts = served.model._session.engine.metrics
+    assert counts.graph_replays == counts.steps["decode"] > 0
+    bank.generation += 1  # as after an adapter with further terms
     assert served.model.query(make_image(0), "What?", adapter="x")["answer"]
     assert not replayed[-1]
+    assert not fused or plain_prompts[-1] is bank.model
     served.close()
 
 

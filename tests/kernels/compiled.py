@@ -191,6 +191,16 @@ def adapter(hidden: int, inner: int, rows: int) -> None:
     adapters.add_adapters(zeros(rows + 1, inner), zeros(rows + 1, hidden), batch, stack)
 
 
+def adapted_prompt(hidden: int, qkv: int, inner: int, attended: int, rows: int) -> None:
+    """The terms of adapters at both products of a block."""
+    terms, columns = block_terms(8, 16, (hidden, qkv, inner, attended), torch.bfloat16)
+    x, h, cat = zeros(rows, hidden), zeros(rows, qkv + inner), zeros(rows, attended + inner)
+    low, index = adapters.empty_low(rows, columns, x), ints(rows, 4)[:, 3]
+    for given, read, target, add in ((x, "of_norm", h, "into"), (cat, "of_inside", x, "out")):
+        adapters.shrink(given, adapters.RowTerms(index, low, terms[read]))
+        adapters.expand(target, adapters.RowTerms(index, low, terms[add]))
+
+
 def quantised(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int, precision: Precision) -> None:
     """Products of a block and of a head with quantised weights, and a matrix that is turned back."""
     x, qkv, width = zeros(rows, hidden), (heads + 2 * kv_heads) * dim, heads * dim
@@ -268,6 +278,9 @@ def compiled_for(card: Card, sizes: Sequence[Size]) -> Compiler:
                 adapter(size[0], size[-1], rows)
             rank_step(size[0], ROWS[0])
             prompt(*size)
+        hidden, heads, kv_heads, dim, inner = sizes[0]
+        for rows in (ROWS[0], 2 * adapters.FEW):
+            adapted_prompt(hidden, (heads + 2 * kv_heads) * dim, inner, heads * dim, rows)
         for size, rows in QUANTISED:
             for precision in PRECISIONS:
                 if card.capability >= CAPABILITY if precision == "fp8" else size in sizes:
@@ -287,8 +300,9 @@ def check(memory: int, sharing: Sequence[Card]) -> None:
         assert re.search(r"atom\S*acquire.*ld\.global\.cg\.v4", compiler.ptx["add_kernel"], re.DOTALL), card.name
         print(f"{card.name}: {compiler.compiled} kernels are compiled")
     told = dict.fromkeys(
-        ("row_kernels", "row_adapters_kernels", "activations", "adapters", "quantised", "rank_sums"), cards.ROW_BYTES
+        ("row_kernels", "row_adapters_kernels", "activations", "quantised", "rank_sums"), cards.ROW_BYTES
     )
+    told["adapters"] = 65_536
     for _, heads, kv_heads, dim, _ in SIZES:
         group = heads // kv_heads
         for need in (*cards.prompt_needs(dim, group), *cards.step_needs(dim, group)):

@@ -33,10 +33,10 @@ text = st.integers(1, 150).map(lambda count: BatchItem(PLAIN, 0, count, 0))
 resumed = st.tuples(st.integers(1, 80), st.integers(1, 150)).map(lambda span: BatchItem(PLAIN, *span, 0))
 
 
-def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[PromptRow]]:
+def filled(rows: list[BatchItem], padding: int, *, adapted: bool = False) -> tuple[Slot, list[PromptRow]]:
     """A slot whose tokens are numbered from 100 on, every fifth of them with a value, after another launch."""
     slot = Slot(0, Immediate(), SHAPE)  # type: ignore[arg-type]
-    slot.packed[:] = 10**6
+    slot.packed[:], slot.adapters[:], slot.adapted = 10**6, 1 + np.arange(6), adapted
     spans = make_rows(rows)
     count = sum(span.tokens for span in spans)
     slot.tokens[:count, 0] = np.arange(100, 100 + count)
@@ -47,9 +47,11 @@ def filled(rows: list[BatchItem], padding: int) -> tuple[Slot, list[PromptRow]]:
     return slot, spans
 
 
-@given(st.lists(imaged | text | resumed, min_size=1, max_size=6), st.integers(0, 20))
-def test_every_position_has_its_place_and_its_word(rows: list[BatchItem], padding: int) -> None:
-    slot, spans = filled(rows, padding)
+@given(st.lists(imaged | text | resumed, min_size=1, max_size=6), st.integers(0, 20), st.booleans())
+def test_every_position_has_its_place_its_word_and_its_adapter(
+    rows: list[BatchItem], padding: int, adapted: bool
+) -> None:
+    slot, spans = filled(rows, padding, adapted=adapted)
     total = sum(row.count for row in rows)
 
     found = iter(SHAPE.places_of(slot.packed, total + padding).tolist())
@@ -59,8 +61,9 @@ def test_every_position_has_its_place_and_its_word(rows: list[BatchItem], paddin
             token = span.first + index - span.leading
             word = 100 + token if index >= span.leading and token % 5 else BOS if position == 0 else EMBEDDED
             page = slot.rows[span.index, PAGES + position // PAGE]
-            assert next(found) == [position, page * PAGE + position % PAGE, word]
-    assert all(place[:2] == [0, SCRATCH_PAGE] and place[2] >= 0 for place in found)
+            adapter = 1 + span.index if adapted else 0
+            assert next(found) == [position, page * PAGE + position % PAGE, word, adapter]
+    assert all(place[:2] == [0, SCRATCH_PAGE] and place[2] >= 0 and place[3] == 0 for place in found)
 
 
 @given(st.lists(imaged | text | resumed, min_size=1, max_size=6))

@@ -77,7 +77,7 @@ class Work:
         self.part_sizes: tuple[int, ...] = ()
         self.written: list[list[int]] = []
 
-    def padded(self, rows: int) -> tuple[int, bool]:
+    def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]:
         return rows, False
 
     def decode(self, slot: Slot, count: int) -> None:
@@ -177,7 +177,7 @@ def test_a_trace_says_which_steps_ran_in_a_part() -> None:
     runner, work = engine()
     runner._tracer = tracer = Tracer()
     work.part_sizes = (1,)
-    work.padded = lambda rows: (rows, True)  # type: ignore[method-assign]
+    work.padded = lambda rows, adapted: (rows, True)  # type: ignore[assignment,method-assign]
     steps = [decode_step(0, 5), decode_step(1, 5), decode_step(2, 5, 6)]
     for step, beside in zip(steps, (False, True, True), strict=True):
         step.beside = beside

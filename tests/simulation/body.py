@@ -146,7 +146,7 @@ class SymbolicBody:
 
     part_sizes: Sequence[int] = ()
 
-    def padded(self, rows: int) -> tuple[int, bool]:
+    def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]:
         size = self._padded[rows]
         return (size, True) if size else (rows, False)
 

@@ -78,9 +78,9 @@ class FailingBody(SymbolicBody):
         self._fail = fail
         self._late = late
 
-    def padded(self, rows: int) -> tuple[int, bool]:
+    def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]:
         self._fail("padded", None)
-        return super().padded(rows)
+        return super().padded(rows, adapted=adapted)
 
     def upload_rows(self, slot: Slot, count: int) -> None:
         self._either("upload", slot, super().upload_rows, slot, count)

@@ -24,7 +24,7 @@ class RowTerms:
     """Terms that are added to a product, or whose A x is computed for later."""
 
     index: Tensor  # int32 [T]: the slot of each row, 0 for none; written before the step begins
-    low: Tensor  # [T, L], at least float32
+    low: Tensor  # [T, L], at least float32; of prompts parts of it, [P, T, L]
     terms: Sequence[RowTerm]
 
 

@@ -71,10 +71,30 @@ def read_adapter(
     try:
         infos = read_headers([files.weights])
         data = files.weights.read_bytes()
-        tensors = load_tensors(data)
         raw = b"" if files.config is None else files.config.read_bytes()
         config = None if files.config is None else read_json(files.config, AdapterError)
-    except (CheckpointError, SafetensorError, OSError) as cause:
+    except (CheckpointError, OSError) as cause:
+        raise AdapterError(f"{source} cannot be read: {cause}") from cause
+    with ThreadPoolExecutor(1) as beside:  # a hash of megabytes holds no GIL
+        hashed = beside.submit(hashlib.sha256, data)
+        terms = _read_terms(data, infos, config, model, family, source)
+        check_terms(terms, model, rank, source)
+        finished = tuple(_rounded(term, dtype, source) for term in terms)
+    digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashed.result().digest())
+    return AdapterWeights(digest.hexdigest(), finished)
+
+
+def _read_terms(
+    data: bytes,
+    infos: list[TensorInfo],
+    config: Mapping[str, Any] | None,
+    model: nn.Module,
+    family: Family,
+    source: str,
+) -> list[AdapterTerm]:
+    try:
+        tensors = load_tensors(data)
+    except SafetensorError as cause:
         raise AdapterError(f"{source} cannot be read: {cause}") from cause
     for info in infos:
         if info.dtype not in FLOAT_BYTES:
@@ -82,15 +102,8 @@ def read_adapter(
         if config is None and len(info.shape) < 2:
             raise AdapterError(f"{source} holds {info.name} of shape {list(info.shape)}: matrices are needed")
     if config is None:
-        terms = family.read_variant(model, tensors, source)
-    else:
-        terms = _peft_terms(model, family, infos, tensors, config, source)
-    check_terms(terms, model, rank, source)
-    with ThreadPoolExecutor(1) as beside:  # a hash of megabytes holds no GIL
-        hashed = beside.submit(hashlib.sha256, data)
-        finished = tuple(_rounded(term, dtype, source) for term in terms)
-    digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashed.result().digest())
-    return AdapterWeights(digest.hexdigest(), finished)
+        return family.read_variant(model, tensors, source)
+    return _peft_terms(model, family, infos, tensors, config, source)
 
 
 def _rounded(term: AdapterTerm, dtype: torch.dtype, source: str) -> AdapterTerm:
@@ -122,9 +135,14 @@ def _peft_terms(
         raise AdapterError(f"{source} holds no tensors")
     places = places_of(pairs, lambda module: family.adapter_place(model, module), source)
     return [
-        AdapterTerm(places[module], wide(tensors[a.name]), wide(tensors[b.name]) * scale)
+        AdapterTerm(places[module], tensors[a.name], _scaled(tensors[b.name], scale))
         for module, (a, b, scale) in pairs.items()
     ]
+
+
+def _scaled(matrix: Tensor, scale: float) -> Tensor:
+    """Return a matrix times its scale, not yet rounded."""
+    return matrix if scale == 1 else wide(matrix) * scale
 
 
 def _of_folder(name: str, folder: Path) -> AdapterFiles:

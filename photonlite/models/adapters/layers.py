@@ -120,12 +120,15 @@ class AdapterBank:
                 for place, stack in layer.stacks.items():
                     term = terms.get(place)
                     rank = stack.ranks[slot] = 0 if term is None else term.rank
-                    unused += [stack.a[slot, ..., rank:, :], stack.b[slot, ..., rank:]]
+                    a, b = stack.a[slot], stack.b[slot]
+                    if rank < self.rank:
+                        unused += [a[..., rank:, :], b[..., rank:]]
+                        a, b = a[..., :rank, :], b[..., :rank]
                     if term is not None:
-                        copies += [(stack.a[slot, ..., :rank, :], term.a), (stack.b[slot, ..., :rank], term.b)]
+                        copies += [(a, term.a), (b, term.b)]
             # Two calls for hundreds of matrices: each call would take the GIL from the engine's thread.
-            if left := [one for one in unused if one.numel()]:
-                torch._foreach_zero_(left)
+            if unused:
+                torch._foreach_zero_(unused)
             torch._foreach_copy_([target for target, _ in copies], [source for _, source in copies], non_blocking=True)
 
     def _layer(self, name: str) -> AdaptedLayer:

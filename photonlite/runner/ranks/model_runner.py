@@ -14,6 +14,7 @@ is sent, embeddings of images and sampled tokens.
 from typing import Any
 
 from photonlite.device.collectives import RankGroup
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import PromptDecoder
 from photonlite.runner.buffers import Buffers
 from photonlite.runner.prefill import ImagePart, Prefill
@@ -28,9 +29,9 @@ class RankRunner(TorchModelRunner):
         self._ranks = ranks
         super().__init__(*arguments, **options)
 
-    def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
+    def _make_prefill(self, decoder: PromptDecoder | None, bank: AdapterBank | None = None) -> Prefill:
         place = self._model, self._inputs, self._images, self.cache, self.shape, self._pending
-        return RankPrefill(self._ranks, decoder, *place)
+        return RankPrefill(self._ranks, decoder, *place, bank)
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         if self._ranks.rank == 0:

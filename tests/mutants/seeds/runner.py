@@ -243,9 +243,16 @@ MUTANTS = [
     Mutant(
         "padding of packed prompts is written to a live page",
         "runner/prefill.py",
-        "    places[total:] = (0, SCRATCH_PAGE * page, 0)\n",
+        "    places[total:] = (0, SCRATCH_PAGE * page, 0, 0)\n",
         "    places[total:] = places[total - 1]\n",
         "tests/runner/test_prefill.py tests/runner/test_torch_model_runner.py",
+    ),
+    Mutant(
+        "all positions of packed prompts have the first row's adapter",
+        "runner/prefill.py",
+        "slot.adapters[row] if slot.adapted",
+        "slot.adapters[0] if slot.adapted",
+        "tests/runner/test_prefill.py",
     ),
     Mutant(
         "packed prompts read the input of the launch before",

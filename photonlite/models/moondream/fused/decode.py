@@ -10,7 +10,6 @@ attention's share last. At few rows attention reads little and waits much, and s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -39,6 +38,7 @@ from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
 from photonlite.models.moondream.fused.layers import PackedBlock
+from photonlite.models.moondream.fused.terms import block_terms
 
 
 class FusedDecode:
@@ -119,16 +119,6 @@ class FusedDecode:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockTerms:
-    """The terms of a block's adapters, by what A reads and by the product that B adds to."""
-
-    of_norm: Sequence[RowTerm]
-    of_inside: Sequence[RowTerm]
-    into: Sequence[RowTerm]
-    out: Sequence[RowTerm]
-
-
 class AdaptedDecode(FusedDecode):
     """Computes steps some of whose rows have adapters: A beside the norm and behind attention, B inside the products.
 
@@ -140,11 +130,11 @@ class AdaptedDecode(FusedDecode):
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], bank: AdapterBank) -> None:
         super().__init__(config, blocks)
         self._bank = bank
-        self._terms = [self._terms_of(index) for index in range(len(blocks))]
-        count = max(len(one.of_norm) + len(one.of_inside) for one in self._terms)
+        self._terms = [block_terms(bank, index, self._qkv, self._attended) for index in range(len(blocks))]
+        columns = max(1, *(terms.columns for terms in self._terms))
         norm = blocks[0].ln_weight
         wide = torch.promote_types(norm.dtype, torch.float32)
-        self._low = torch.zeros(MAX_ROWS, max(1, count) * bank.rank, dtype=wide, device=norm.device)
+        self._low = torch.zeros(MAX_ROWS, columns, dtype=wide, device=norm.device)
 
     def _linear_in(self, index: int, x: Tensor, stats: Tensor | None, qkv: Tensor, activated: Tensor) -> None:
         block, terms = self._blocks[index], self._terms[index]
@@ -163,24 +153,6 @@ class AdaptedDecode(FusedDecode):
 
     def _added(self, x: Tensor, terms: Sequence[RowTerm]) -> RowTerms:
         return RowTerms(self._bank.rows.index, self._low[: len(x)], terms)
-
-    def _terms_of(self, index: int) -> _BlockTerms:
-        """Return a block's terms; that of the whole attention reads what the norm returns, see `moondream.adapters`."""
-        found: dict[str, list[RowTerm]] = {}
-        column = 0
-        for layer, begin, first in (
-            ("attn.qkv", 0, 0),
-            ("mlp.fc1", 0, self._qkv),
-            ("attn", 0, 0),
-            ("attn.proj", 0, 0),
-            ("mlp.fc2", self._attended, 0),
-        ):
-            found[layer] = []
-            for stack in self._bank.stacks(f"text.blocks.{index}.{layer}"):
-                found[layer].append(RowTerm(stack, column, begin, first + stack.first))
-                column += self._bank.rank
-        qkv, fc1, attention, proj, fc2 = found.values()
-        return _BlockTerms([*qkv, *fc1, *attention], [*proj, *fc2], [*qkv, *fc1], [*attention, *proj, *fc2])
 
 
 class RankDecode(FusedDecode):

@@ -18,35 +18,42 @@ from photonlite.kernels.fp8 import beside_gelu_fp8
 from photonlite.kernels.norms import residual_norm
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.prefill_attention import paged_prefill_attention
+from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference.attention import indexable
 from photonlite.kernels.rotary import rotary_gelu_write
+from photonlite.models.adapters.fused_layers import AdaptedLinear, TermRows, columns_from
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, PackedPrompts
-from photonlite.models.fused_layers import Fp8Linear, Norm, Rows, WideLinear, join_layers
+from photonlite.models.fused_layers import Fp8Linear, Linear, Norm, Rows, WideLinear, join_layers
 from photonlite.models.layers import rotary_table
 from photonlite.models.moondream.config import TextConfig
 from photonlite.models.moondream.fused.layers import PackedBlock
+from photonlite.models.moondream.fused.terms import block_terms
 
 
 class FusedPrefill:
     """Runs prompts with packed weights; SettingsError for `fp8` on a card that cannot multiply these sizes."""
 
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], *, fp8: bool = False) -> None:
-        linear = Fp8Linear if fp8 else WideLinear
         self._config = config
         self._blocks = blocks
-        self._inward = [linear(block.w_in, block.b_in) for block in blocks]
-        self._outward = [linear(block.w_out, None) for block in blocks]
+        self._fp8 = fp8
+        self._width = config.n_heads * config.head_dim
+        self._qkv_width = self._width + 2 * config.kv_heads * config.head_dim
+        self._inward = [self._linear(index, "in", block.w_in, block.b_in) for index, block in enumerate(blocks)]
+        self._outward = [self._linear(index, "out", block.w_out, None) for index, block in enumerate(blocks)]
         self._norms = [Norm(block.ln_weight, block.ln_bias, block.eps, fp8) for block in blocks]
         self._joins, lacking = join_layers(self._outward[:-1], [block.b_out for block in blocks], self._norms[1:])
         self._last_bias = lacking[-1]
-        self._width = config.n_heads * config.head_dim
-        self._qkv_width = self._width + 2 * config.kv_heads * config.head_dim
-        kv_rows = slice(self._width, self._qkv_width)
-        self._last_kv = linear(blocks[-1].w_in[kv_rows], blocks[-1].b_in[kv_rows])
-        self._fp8 = fp8
+        kv_rows, last = slice(self._width, self._qkv_width), blocks[-1]
+        self._last_kv = self._linear(len(blocks) - 1, "keys", last.w_in[kv_rows], last.b_in[kv_rows])
         positions = torch.arange(config.max_context, device=blocks[0].w_in.device)
         angles = rotary_table(positions, config.rotary_dim, config.rope_theta)
         self._rotary = torch.stack(angles).squeeze(2).contiguous()  # [2, positions, R / 2]
+
+    def adapted(self, bank: AdapterBank) -> "AdaptedPrefill":
+        """Return the same, without FP8, with the terms that a bank has places for now; see `base.AdaptableDecoder`."""
+        return AdaptedPrefill(self._config, self._blocks, bank)
 
     def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
         x, rows = self._norms[0](x, None, None)
@@ -60,6 +67,10 @@ class FusedPrefill:
         wide = len(block.w_in) + 2 * block.w_out.shape[1] + 8 * block.w_in.shape[1]
         matrices = 0 if isinstance(block.w_in, Tensor) else block.w_in.shape[0] * block.w_in.shape[1]
         return (positions * wide + matrices) * block.ln_weight.element_size()
+
+    def _linear(self, index: int, product: str, weight: Weight, bias: Tensor | None) -> Linear:
+        """Make a product of a block: "in", "out", or "keys" of the last block, with the values."""
+        return (Fp8Linear if self._fp8 else WideLinear)(weight, bias)
 
     def _block(self, index: int, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Rows:
         """Return the input of a block's last product."""
@@ -101,3 +112,27 @@ class FusedPrefill:
         x = x.index_select(0, prompts.last)
         # Only the kernel's sum is used, not its norm.
         return residual_norm(x, delta, self._last_bias, norm.weight, norm.bias, norm.eps)[0]
+
+
+class AdaptedPrefill(FusedPrefill):
+    """Runs prompts some of whose positions have adapters, by the bank's current rows."""
+
+    def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...], bank: AdapterBank) -> None:
+        qkv, attended = (config.n_heads + 2 * config.kv_heads) * config.head_dim, config.n_heads * config.head_dim
+        self._terms = [block_terms(bank, index, qkv, attended) for index in range(len(blocks))]
+        columns = max(terms.columns for terms in self._terms)
+        self._all, self._ends = TermRows(bank, columns), TermRows(bank, columns)
+        super().__init__(config, blocks)
+
+    def _linear(self, index: int, product: str, weight: Weight, bias: Tensor | None) -> Linear:
+        terms, rows = self._terms[index], self._ends if index == len(self._blocks) - 1 else self._all
+        if product == "keys":
+            keys = columns_from(terms.into, self._width, self._qkv_width)
+            return AdaptedLinear(weight, bias, keys, keys, self._all)
+        if product == "in":
+            return AdaptedLinear(weight, bias, terms.of_norm, terms.into, rows)
+        return AdaptedLinear(weight, bias, terms.of_inside, terms.out, rows, fresh=False)
+
+    def _last_block(self, x: Tensor, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        self._ends.places = prompts.last
+        return super()._last_block(x, rows, prompts, cache)

@@ -18,12 +18,12 @@ from photonlite.kernels.decode_attention import decode_attention
 from photonlite.kernels.norms import residual_norm
 from photonlite.kernels.quantised import Weight
 from photonlite.kernels.rank_sums import Norm, RankSums
-from photonlite.kernels.row_adapters import RowTerm, RowTerms, shrink
+from photonlite.kernels.row_adapters import RowTerms, shrink
 from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
 from photonlite.kernels.small_batch_gemm import MAX_ROWS, group_of, linear_into
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, NextPositions
-from photonlite.models.qwen.fused.layers import BlockWeights
+from photonlite.models.qwen.fused.layers import BlockWeights, row_terms
 
 
 class FusedDecode:
@@ -80,10 +80,7 @@ class AdaptedDecode(FusedDecode):
         super().__init__(blocks, rotary)
         self._bank = bank
         self._terms = {
-            (index, layer): [
-                RowTerm(stack, bank.rank * number, 0, stack.first)
-                for number, stack in enumerate(bank.stacks(f"text.blocks.{index}.{layer}"))
-            ]
+            (index, layer): row_terms(bank, f"text.blocks.{index}.{layer}")
             for index in range(len(blocks))
             for layer in ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
         }

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference.attention import HeadNorms
+from photonlite.kernels.row_adapters import RowTerm
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.quantised import stored_weight
 from photonlite.models.qwen.config import TextConfig
 from photonlite.models.qwen.text import DecoderBlock, TextDecoder, rotary_table
@@ -47,6 +49,11 @@ def _weights(block: DecoderBlock) -> BlockWeights:
         w_down=stored_weight(mlp.down),
         eps=block.norm1.eps,
     )
+
+
+def row_terms(bank: AdapterBank, layer: str) -> list[RowTerm]:
+    """Return the terms that a bank has places for now at a layer, whose ``A x`` stand beside each other."""
+    return [RowTerm(stack, bank.rank * number, 0, stack.first) for number, stack in enumerate(bank.stacks(layer))]
 
 
 def rotary_rows(config: TextConfig, device: torch.device) -> Tensor:

@@ -24,13 +24,16 @@ from photonlite.kernels.decode_attention import decode_attention
 from photonlite.kernels.fp8 import quantise_rows
 from photonlite.kernels.paged_attention import paged_attention
 from photonlite.kernels.prefill_attention import paged_prefill_attention
+from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference.attention import indexable
 from photonlite.kernels.rotary import rotary_gelu_write
 from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
 from photonlite.kernels.small_batch_gemm import group_of
+from photonlite.models.adapters.fused_layers import AdaptedLinear, TermRows, columns_from
+from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, PackedPrompts
 from photonlite.models.fused_layers import Fp8Linear, Linear, Norm, Rows, WideLinear
-from photonlite.models.qwen.fused.layers import BlockWeights
+from photonlite.models.qwen.fused.layers import BlockWeights, row_terms
 
 SHORT = 16  # positions that are run as rows of a decode step at most
 
@@ -52,19 +55,24 @@ class FusedPrefill:
         short: bool = False,  # whether the kernels of decode steps run a few positions
     ) -> None:
         self._short = short and not fp8
-        linear = Fp8Linear if fp8 else WideLinear
         self._blocks = blocks
         self._rotary, self._axes = rotary, axes
         self._heads = heads
         self._fp8 = fp8
-        self._qkv = [linear(block.w_qkv, block.b_qkv) for block in blocks]
-        self._proj = [linear(block.w_proj, None) for block in blocks]
-        self._gate_up = [linear(block.w_gate_up, None) for block in blocks]
-        self._down = [linear(block.w_down, None) for block in blocks]
+        linear, numbered = self._linear, list(enumerate(blocks))
+        self._qkv = [linear(index, "attn.qkv", block.w_qkv, block.b_qkv) for index, block in numbered]
+        self._proj = [linear(index, "attn.proj", block.w_proj, None) for index, block in numbered]
+        self._gate_up = [linear(index, "mlp.gate_up", block.w_gate_up, None) for index, block in numbered]
+        self._down = [linear(index, "mlp.down", block.w_down, None) for index, block in numbered]
         self._norms_in = [Norm(block.gain_in, None, block.eps, fp8) for block in blocks]
         self._norms_mlp = [Norm(block.gain_mlp, None, block.eps, fp8) for block in blocks]
         last, width = blocks[-1], blocks[-1].w_proj.shape[1]
-        self._last_kv = linear(last.w_qkv[width:], None if last.b_qkv is None else last.b_qkv[width:])
+        b_keys = None if last.b_qkv is None else last.b_qkv[width:]
+        self._last_kv = linear(len(blocks) - 1, "keys", last.w_qkv[width:], b_keys)
+
+    def adapted(self, bank: AdapterBank) -> "AdaptedPrefill":
+        """Return the same, without FP8, with the terms that a bank has places for now; see `base.AdaptableDecoder`."""
+        return AdaptedPrefill(self._blocks, self._rotary, self._axes, self._heads, bank)
 
     def __call__(self, x: Tensor, prompts: PackedPrompts, cache: KvPages) -> Tensor:
         if self._short and len(x) <= SHORT:
@@ -118,6 +126,10 @@ class FusedPrefill:
         wide = len(block.w_qkv) + 2 * width + 2 * len(block.w_gate_up) + 8 * dim
         matrix = 0 if isinstance(block.w_gate_up, Tensor) else len(block.w_gate_up) * dim
         return (positions * wide + matrix) * block.gain_in.element_size()
+
+    def _linear(self, index: int, layer: str, weight: Weight, bias: Tensor | None) -> Linear:
+        """Make a layer of a block; "keys" is that of keys and values alone, of the last block."""
+        return (Fp8Linear if self._fp8 else WideLinear)(weight, bias)
 
     def _attend(self, index: int, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Rows:
         keys, values = cache.layer(index)
@@ -177,6 +189,33 @@ def tables_of(prompts: PackedPrompts, count: int) -> Tensor:
     index = torch.arange(count, device=prompts.last.device)
     before = (index[:, None] > prompts.last) & (prompts.lengths > 0)
     return prompts.table.index_select(0, before.sum(1).clamp(max=len(prompts.table) - 1))
+
+
+class AdaptedPrefill(FusedPrefill):
+    """Runs prompts some of whose positions have adapters, by the bank's current rows."""
+
+    def __init__(
+        self, blocks: Sequence[BlockWeights], rotary: Tensor, axes: Tensor, heads: int, bank: AdapterBank
+    ) -> None:
+        self._bank = bank
+        self._ends: list[TermRows] = []  # of the last block, whose other products run with each row's last position
+        super().__init__(blocks, rotary, axes, heads)
+
+    def _linear(self, index: int, layer: str, weight: Weight, bias: Tensor | None) -> Linear:
+        keys, qkv = layer == "keys", "attn.qkv"
+        terms = row_terms(self._bank, f"text.blocks.{index}.{qkv if keys else layer}")
+        rows = TermRows(self._bank, max(1, len(terms)) * self._bank.rank)
+        if keys:
+            total = len(self._blocks[-1].w_qkv)
+            terms = columns_from(terms, total - len(weight), total)
+        elif index == len(self._blocks) - 1:
+            self._ends.append(rows)
+        return AdaptedLinear(weight, bias, terms, terms, rows)
+
+    def _last_block(self, x: Tensor, rows: Rows, prompts: PackedPrompts, cache: KvPages) -> Tensor:
+        for ends in self._ends:
+            ends.places = prompts.last
+        return super()._last_block(x, rows, prompts, cache)
 
 
 def _deepstack(prompts: PackedPrompts, index: int) -> Tensor | None:
