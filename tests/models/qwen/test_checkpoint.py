@@ -148,8 +148,8 @@ def watch_starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Sequence]]:
     starts: list[tuple[int, Sequence]] = []
     admit = CacheManager.admit
 
-    def watched(manager: CacheManager, sequence: Sequence, *spared: int) -> Any:
-        admission = admit(manager, sequence, *spared)
+    def watched(manager: CacheManager, sequence: Sequence, *spared: int, **how: bool) -> Any:
+        admission = admit(manager, sequence, *spared, **how)
         if admission is not None:
             starts.append((admission[0], sequence))
         return admission
