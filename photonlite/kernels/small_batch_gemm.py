@@ -35,19 +35,16 @@ from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.reference.row_adapters import RowTerms
 from photonlite.kernels.row_adapters import expansion
 from photonlite.kernels.triton_utils import (
-    INTERPRETED,
     arrival_counters,
     dependent_launch,
     has_triton,
     power_of_2,
     shared_memory,
-    tl_dtype,
     use_triton,
 )  # fmt: skip
 
 _SPARE = 2048  # bytes of shared memory for what is not a step of the loop
 _RESERVED = 1024  # bytes that every program takes besides
-_LEAST_WIDTH, _LEAST_QUANTISED = 16, 8  # rows that a product on tensor cores has at least
 _LEAST_STEP, _WIDEST = 32, 128  # columns of the least step, weight rows of the widest program
 _PROGRAMS = 132  # multiprocessors of an H200: each should have as many programs as the others
 
@@ -94,7 +91,7 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int
     quantised, else the columns that share a scale: those of int4 are a step on tensor cores, those of 8 bits hold one.
     """
     if group and rows == 1:
-        return _quantised_tiling_of_one(group, ins)
+        return _quantised_tiling_of_one(outs, ins, group, gated=gated)
     if group:
         return _quantised_tiling(rows, outs, ins, group, gated=gated)
     if rows == 1:
@@ -126,33 +123,35 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
 
 
 def _quantised_tiling(rows: int, outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose for several rows: 8 bits by measurement on an H100, int4 as its first kernel was fastest."""
-    tiles, most = -(-outs // 64), 1 if gated else max(1, min(4, ins // 512))
-    if group <= GROUP:
-        return Tiling(64, group, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
-    parts, step = min(most, -(-112 // tiles)), 256 if rows <= 32 and group % 256 == 0 else GROUP
-    return Tiling(64, step, parts, 2 if rows <= 16 and parts > 1 else 4, 4, 2)
+    """Choose for several rows by measurement on an H100; int4 was compared while the card did other work too.
+
+    Up to 16 rows of 8-bit weights have programs of 32 outputs; others have 64.
+    """
+    step, most = min(group, 128), 1 if gated else max(1, min(4, ins // 512))
+    if rows <= 16 and group > GROUP:
+        tiles = -(-outs // 32)
+        return Tiling(32, step, min(most, -(-112 // tiles)), 4, 6, 3)
+    tiles = -(-outs // 64)
+    return Tiling(64, step, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
 
 
-def _quantised_tiling_of_one(group: int, ins: int) -> Tiling:
-    """Choose by measurement on an H100, int4 as its first kernel was fastest. Steps lie in one group of 8 bits."""
+def _quantised_tiling_of_one(outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
+    """Choose by measurement on an H100, by the bytes of a tile. Steps lie in one group of 8 bits."""
     if group <= GROUP:  # int4, whose steps may have several groups
         return Tiling(4, 2048, 1, 4, 0)
-    # Steps of 2,048 columns were 16 us quicker in an fp8 step, but int8 then spills registers with Triton 3.9.
-    return Tiling(8, 1024 if group == ins else min(1024, group & -group), 1, 4, 0)
+    step = 2048 if group == ins else min(2048, group & -group)
+    # With few outputs, programs of 8 rows are 3 % faster on an H100, but spill registers on an RTX 3090.
+    return Tiling(4 if gated or outs <= 4096 else 8, step, 1, 4, 0)
 
 
-def fitted(tiling: Tiling, width: int, itemsize: int, shared: int, *, weight_bits: int = 16) -> Tiling:
-    """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded.
-
-    Steps of weights in 4 bits are groups, which keep their columns.
-    """
+def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
+    """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
     stages, ins = tiling.stages, tiling.ins
     room = (shared + _RESERVED) // tiling.together - _RESERVED - _SPARE
-    while stages * ins * (tiling.outs * weight_bits // 8 + width * itemsize) > room:
+    while stages * ins * (tiling.outs + width) * itemsize > room:
         if stages > 2:
             stages -= 1
-        elif ins > _LEAST_STEP and weight_bits > 4:
+        elif ins > _LEAST_STEP:
             ins //= 2
         else:
             raise ValueError(f"{shared} bytes of shared memory are too few for {tiling} and {width} rows")
@@ -184,9 +183,9 @@ def small_batch_gemm(
     """
     if not supported(x, weight):
         return reference.small_batch_gemm(x, dense(weight, x.dtype), bias, norm=norm, gelu=gelu)
-    result = x.new_empty(len(x), len(weight))
     if norm is not None:
-        x = normalise(x, norm, input_dtype(weight, x.dtype))
+        x = normalise(x, norm)
+    result = x.new_empty(len(x), len(weight))
     run_product(x, weight, bias, raw=result, activated=result, split=0 if gelu else len(weight))
     return result
 
@@ -207,7 +206,7 @@ def linear_in(
         reference.linear_in(x, dense(weight, x.dtype), bias, norm, raw, activated, added)
         return
     own_norm = None if stats is None or norm is None else (stats, *norm)
-    rows = x if own_norm is not None or norm is None else normalise(x, norm, input_dtype(weight, x.dtype))
+    rows = x if own_norm is not None or norm is None else normalise(x, norm)
     run_product(
         rows, weight, bias,
         raw=raw, activated=activated, split=raw.shape[1], norm=own_norm, announces=handshake, added=added,
@@ -251,20 +250,11 @@ def linear_into(
     )  # fmt: skip
 
 
-def input_dtype(weight: Weight, dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which the kernels take the inputs of a weight fastest, in a model of type `dtype`.
-
-    One instruction makes two numbers in float16 of two in 8 bits; bfloat16 takes four. Norms, attention and GELU fit
-    into float16, whose numbers are the more exact ones.
-    """
-    return dtype if isinstance(weight, Tensor) or dtype != torch.bfloat16 else torch.float16
-
-
-def normalise(x: Tensor, norm: tuple[Tensor, Tensor | None, float], dtype: torch.dtype | None = None) -> Tensor:
+def normalise(x: Tensor, norm: tuple[Tensor, Tensor | None, float]) -> Tensor:
     """Return the norm (weight, bias, eps) of a few rows ``[M, K]``, RMS without a bias; the arithmetic is float32."""
     rows, width = x.shape
     weight, bias, eps = norm
-    out = torch.empty(rows, width, dtype=dtype or x.dtype, device=x.device)
+    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
     row_kernels.normalise_kernel[(rows,)](
         x, weight, weight if bias is None else bias, out, width, x.stride(0), eps,
         WIDTH=power_of_2(width), CENTRED=bias is not None, num_warps=4, **dependent_launch(x),
@@ -330,13 +320,10 @@ def run_product(
     (rows, ins), outs = x.shape, len(weight)
     group = group_of(weight)
     tiling = tiling or tiling_of(rows if added is None else max(rows, SEVERAL), outs, ins, gated=gated, group=group)
-    width, late = (
-        max(_LEAST_QUANTISED if group else _LEAST_WIDTH, power_of_2(rows)),
-        awaits.late if awaits is not None else 0,
-    )
+    width, late = max(16, power_of_2(rows)), awaits.late if awaits is not None else 0
     if tiling.stages:
-        bits = {"full": 16, "int4": 4}.get(_format(weight), 8)
-        tiling = fitted(tiling, width, x.element_size(), shared_memory(x), weight_bits=bits)
+        fit = fitted(tiling, width, x.element_size(), shared_memory(x))
+        tiling = replace(fit, ins=tiling.ins) if group else fit  # a step is a group; its bytes are half of that or less
     if group and not _goes_with(tiling, weight, late):
         raise ValueError(f"a weight with groups of {group} columns, {late} of them late, does not go with {tiling}")
     values, scale, shift = _stored(weight)
@@ -369,10 +356,8 @@ def run_product(
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }
-    offset, kind = x if bias is None else bias, tl_dtype(x.dtype)
+    offset = x if bias is None else bias
     if tiling.stages:
-        if _format(weight) == "int4":
-            x, values = x.view(torch.int32), values.view(torch.int16)  # two numbers, and four
         partial, counters = x, x
         if tiling.parts > 1:
             partial = torch.empty(tiling.parts, width, programs * tiling.outs, dtype=torch.float32, device=x.device)
@@ -384,7 +369,7 @@ def run_product(
             terms,
             FORMAT=_format(weight), GROUP=group, TILES_IN=tiles, TILES=power_of_2(tiles),
             ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
-            AHEAD=tiling.ahead, KIND=kind, ASM=not INTERPRETED, **sizes, **constants,
+            AHEAD=tiling.ahead, **sizes, **constants,
         )  # fmt: skip
         return
     if rows != 1:
