@@ -18,7 +18,7 @@ from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.nano.evaluation.evaluate import FIRST_SEED
 from bench.nano.evaluation.records import SKILLS, Skill
-from bench.quantised.answers import ask_in_parts, write_answers
+from bench.quantised.answers import ask_in_parts, choices_of, write_answers
 from bench.quantised.logits import compare_logits, time_steps
 from bench.quantised.models import full_model
 from photonlite.device.names import resolve_device
@@ -40,6 +40,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--part", type=int, default=20, help="scenes that all precisions are asked about before others")
     parser.add_argument("--workers", type=int, default=0, help="processes of one thread each; 0: this process")
     parser.add_argument("--records", type=Path, help="folder of answers; a run that was stopped goes on from there")
+    parser.add_argument("--folder", help="int4 checkpoint of `photonlite quantize`, asked instead of all precisions")
     parser.add_argument("--words", type=int, default=128, help="whose logits are compared")
     parser.add_argument("--rounds", type=int, default=5, help="decode steps of each variant")
     parser.add_argument("--layers", type=int, default=24, help="of the decoder; 24 take 20 GB of memory")
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         del model
     if "answers" in options.only:
         given = options.scenes, options.seed, options.device, options.workers, options.skills, options.records
-        for records in ask_in_parts(*given, options.part):
+        for records in ask_in_parts(*given, options.part, choices_of(options.folder)):
             page.put("The shipped checkpoint", write_answers(records))
     print(page)
 

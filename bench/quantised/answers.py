@@ -34,8 +34,11 @@ class Choice:
     weights: Weights
     vision_weights: VisionWeights = "auto"
     aim: float | None = None
+    folder: str | None = None  # of a checkpoint that is quantised already; None for the shipped one
 
     def __str__(self) -> str:
+        if self.folder is not None:
+            return Path(self.folder).name
         name = "full" if self.weights == "auto" else self.weights
         return name if self.vision_weights == "auto" else f"{name}, encoder {self.vision_weights}"
 
@@ -50,23 +53,29 @@ CHOICES = (
 )
 
 
+def choices_of(folder: str | None) -> tuple[Choice, ...]:
+    """Return what is asked: every precision, or only the checkpoint in a folder, whose decoder is int4, beside full."""
+    return CHOICES if folder is None else (FULL, Choice("auto", aim=0.010, folder=folder))
+
+
 def ask(
     choice: Choice, scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill] = SKILLS
 ) -> list[SceneRecord]:
     """Ask the shipped checkpoint about held-out scenes with some precisions."""
     precisions: dict[str, Any] = {"weights": choice.weights, "vision_weights": choice.vision_weights}
-    job = Job(None, device, "auto", tuple(skills), kv_cache_bytes=cache_bytes(device, workers), **precisions)
+    job = Job(choice.folder, device, "auto", tuple(skills), kv_cache_bytes=cache_bytes(device, workers), **precisions)
     return evaluate(job, scenes, seed, workers)
 
 
 def ask_in_parts(
-    scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill], folder: Path | None, part: int
-) -> Iterator[dict[Choice, list[SceneRecord]]]:
+    scenes: int, seed: int, device: str, workers: int, skills: Sequence[Skill], folder: Path | None, part: int,
+    choices: Sequence[Choice] = CHOICES,
+) -> Iterator[dict[Choice, list[SceneRecord]]]:  # fmt: skip
     """Ask about `part` scenes in every precision, then about as many more; return all answers so far after each part.
 
     Answers are kept in `folder`, if one is given, where the next run with the same device and skills finds them.
     """
-    records: dict[Choice, list[SceneRecord]] = {choice: [] for choice in CHOICES}
+    records: dict[Choice, list[SceneRecord]] = {choice: [] for choice in choices}
     for first in range(seed, seed + scenes, part):
         count = min(part, seed + scenes - first)
         for choice, found in records.items():

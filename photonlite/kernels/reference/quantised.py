@@ -89,33 +89,38 @@ def quantise(weight: Tensor, precision: Precision) -> QuantisedWeight:
     """Round ``[N, K]`` to the nearest; ValueError for numbers that are not finite, or as in :func:`empty`."""
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     if precision == "int4":
-        return _quantise_groups(wide)
+        return quantise_groups(wide, _WIDTHS)
     largest = _LARGEST[precision]
     scale = _finite(wide.abs().amax(dim=1, keepdim=True) / largest).clamp_min(_LEAST).to(_SCALE)
     values = (wide / scale.to(wide.dtype)).clamp_(-largest, largest)
     return QuantisedWeight((values.round_() if precision == "int8" else values).to(_TYPES[precision]), scale)
 
 
-def _quantise_groups(wide: Tensor) -> QuantisedWeight:
-    """Round to int4; of some ranges of numbers, of which the widest cuts none, each group takes that of least error."""
+def quantise_groups(wide: Tensor, widths: Sequence[float]) -> QuantisedWeight:
+    """Round to int4; of some ranges of numbers, of which that of width 1 cuts none, each group takes the best one."""
     like = empty(wide.shape, "int4", "meta")
     grouped = wide.reshape(len(wide), -1, like.group)  # [N, G, g]
     least, most = grouped.aminmax(dim=2)
     middle, half = (most + least) / 2, (most - least) / 2
     best: list[Tensor] = []  # error, codes, scale, shift
-    for width in _WIDTHS:
+    for width in widths:
         scale = _finite(half * (width / 7.5)).clamp_min(_LEAST).to(_SCALE)
         step = scale.to(wide.dtype)
         shift = (middle + 0.5 * step).to(_SCALE)
         steps = (grouped - shift.to(wide.dtype)[..., None]) / step[..., None]
         codes = steps.round().clamp_(-8, 7)
         found = [(codes - steps).square_().sum(dim=2) * step.square(), codes.add_(8).to(torch.uint8), scale, shift]
-        if best:
-            better = found[0] < best[0]
-            masks = (better, better[..., None], better, better)
-            found = [torch.where(mask, new, old) for mask, new, old in zip(masks, found, best, strict=True)]
-        best = found
+        best = better_groups(best, found)
     return QuantisedWeight(pack_codes(best[1]), best[2], best[3])
+
+
+def better_groups(best: list[Tensor], found: list[Tensor]) -> list[Tensor]:
+    """Return the better of two roundings of each group: errors, codes, scales and shifts; `best` may be empty."""
+    if not best:
+        return found
+    better = found[0] < best[0]
+    masks = (better, better[..., None], better, better)
+    return [torch.where(mask, new, old) for mask, new, old in zip(masks, found, best, strict=True)]
 
 
 def pack_codes(codes: Tensor) -> Tensor:
