@@ -131,8 +131,8 @@ def serving(patch: pytest.MonkeyPatch) -> Iterator[Service]:
     admitted: list[tuple[str, int]] = []
     admit = CacheManager.admit
 
-    def counting(manager: CacheManager, sequence: Any, *spared: int) -> Any:
-        found = admit(manager, sequence, *spared)
+    def counting(manager: CacheManager, sequence: Any, *spared: int, **how: bool) -> Any:
+        found = admit(manager, sequence, *spared, **how)
         if found is not None:
             admitted.append((sequence.cache_salt, sequence.num_tokens - found[0]))
         return found

@@ -21,7 +21,7 @@ TOUCHED = {
     "drop_crops": {"engine/core.py _free_images"},
     "allowed": {"engine/core.py _read_grammars"},
     "ahead": {"engine/core.py _read_grammars"},
-    "run": {"engine/core.py _read_run"},
+    "run": {"engine/core.py _read_run", "engine/core.py _accept"},
     "forced": {"runner/sampling_params.py write_params", "runner/sampling_params.py _heads"},
     "permits": {"runner/sampling_params.py _heads"},
     "finish_reason": {"sequence.py accept"},
