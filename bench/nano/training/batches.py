@@ -64,7 +64,7 @@ class BatchSource:
                 self._prepare(number, Difficulty())
 
     def __call__(self, difficulty: Difficulty) -> Batch:
-        """Return the arguments of `Learner.forward`, and where questions begin; overwritten three calls later.
+        """Return the arguments of `Learner.forward`, and where questions begin; overwritten two calls later.
 
         On a GPU `difficulty` is that of the batch after the next; this one has that of the call before the last.
         """
