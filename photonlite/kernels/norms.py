@@ -140,7 +140,7 @@ def _add_normed_kernel(
     delta_stride: tl.tensor, normal_stride: tl.tensor, eps: tl.tensor,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, RIGHT_WIDTH: tl.constexpr, NORMED: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add to row `program_id(0)` and normalise it."""
+    """Normalise row `program_id(0)` of `delta`, add it to that of `x`, and with NORMED normalise the sum."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     slopes, slopes_r = _fetched(gain, LEFT, RIGHT, RIGHT_WIDTH)

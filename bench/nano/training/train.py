@@ -3,8 +3,8 @@
 The run is measured in minutes: learning rate and curriculum follow the clock, so it ends where it should on any card.
 It writes weights (float16, the public key names), a log of JSON lines, and sample images. `--resume` continues an
 interrupted run at the minute of its last checkpoint; `--initial FILE` begins a run with a checkpoint's weights, also
-for another crop or a longer vocabulary. With both, the same command begins and continues. Without torchrun it trains on one
-card.
+for another crop or a longer vocabulary. With both, the same command begins and continues. Without torchrun it trains on
+one card.
 """
 
 import argparse
