@@ -250,7 +250,8 @@ class RequestHandle:
         return self.future.result()
 
     def raise_error(self) -> None:
-        if self.future.done():
+        """Raise why there is no answer, if that is known; one that was cut short is there, up to its limit."""
+        if self.future.done() and not isinstance(self.future.exception(), TruncatedError):
             self.result()
 
     def outcome(self) -> tuple[Metrics, str | None]:

@@ -3,13 +3,15 @@ import gc
 import traceback
 import weakref
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from photonlite.engine import handle as handle_module
 from photonlite.engine.handle import RequestHandle, TokenStream, _bell
-from photonlite.errors import DeadlineError, EngineDiedError, ImageError, RequestCancelledError
+from photonlite.errors import DeadlineError, EngineDiedError, ImageError, RequestCancelledError, TruncatedError
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.skills.encode import FixedGrammar
@@ -305,6 +307,19 @@ def test_a_refusal_of_the_engine_reaches_the_caller() -> None:
 
 def test_checking_an_open_request_raises_nothing() -> None:
     begun(FakeEngine()).raise_error()
+
+
+def test_a_strict_answer_cut_short_before_its_stream_is_read_is_streamed_and_raises_at_its_end() -> None:
+    handle = RequestHandle(replace(request(), strict=True), None)
+    for token in TOKENS:
+        handle.on_token(token)
+    handle.finish(Completion(tuple(TOKENS), "length", ANY))
+
+    handle.raise_error()
+    stream = TokenStream(handle)
+    assert [next(stream) for _ in TOKENS] == TOKENS
+    with pytest.raises(TruncatedError):
+        next(stream)
 
 
 def test_a_request_cancelled_before_its_turn_is_neither_prepared_nor_submitted() -> None:
