@@ -21,7 +21,7 @@ from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.mix import PARTS
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.scenes.batched.compose import Scenes
-from bench.nano.scenes.batched.truth import LEAD
+from bench.nano.scenes.batched.truth import LEAD, TOLD
 from photonlite.models.layers import attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
 from photonlite.models.moondream.model import SIZE_OCTAVES, MoondreamModel
@@ -126,23 +126,23 @@ class Weights:
     typed: float = 3.0
     patch_class: float = 1.0
     patch_box: float = 4.0
-    patch_lead: float = 6.0
+    patch_outline: float = 24.0
 
 
 class DenseHeads(nn.Module):
-    """Throw-away heads on the image tokens: the object at the patch's centre, its box, its outline's beginning."""
+    """Throw-away heads on the image tokens: the object at the patch's centre, its box, its outline."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
         self.ln = layer_norm(dim)
         self.label = nn.Linear(dim, classes + 1)
         self.box = nn.Linear(dim, 4)
-        self.lead = nn.Linear(dim, 2 * LEAD)
+        self.outline = nn.Linear(dim, 2 * TOLD)
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map image tokens [B, P, dim] to class logits [B, P, classes + 1], boxes and leads [B, P, 4]."""
+        """Map image tokens [B, P, dim] to logits [B, P, classes + 1], boxes [B, P, 4] and outlines [B, P, 2 * TOLD]."""
         n = self.ln(tokens)
-        return self.label(n), self.box(n), self.lead(n)
+        return self.label(n), self.box(n), self.outline(n)
 
 
 class Learner(nn.Module):
@@ -162,7 +162,7 @@ class Learner(nn.Module):
         pixels: Tensor,
         patch_labels: Tensor,
         patch_boxes: Tensor,
-        patch_leads: Tensor,
+        patch_outlines: Tensor,
         ids: Tensor,
         values: Tensor,
         weight: Tensor,
@@ -182,7 +182,7 @@ class Learner(nn.Module):
         target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
         weight = weight.roll(-1, 1) * ~self.attention.last
         answers = self._answers(hidden, target, value, weight, outline, part)
-        return answers | self._dense(images, patch_labels, patch_boxes, patch_leads)
+        return answers | self._dense(images, patch_labels, patch_boxes, patch_outlines)
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise, since at inference they come from bins that may be one off.
@@ -231,12 +231,13 @@ class Learner(nn.Module):
         begins = torch.stack([value.roll(-shift, 1) for shift in ahead], -1)
         return (self.start(hidden).float() - begins).abs().mean(-1)
 
-    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, leads: Tensor) -> dict[str, Tensor]:
-        logits, box, lead = self.heads(images)
+    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor) -> dict[str, Tensor]:
+        logits, box, outline = self.heads(images)
         label = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), weight=self.class_weight)
         some = labels < self.classes
-        distance, astray = ((found.float() - true).abs().mean(-1) for found, true in ((box, boxes), (lead, leads)))
-        return {"patch_class": label, "patch_box": _mean(distance, some), "patch_lead": _mean(astray, some)}
+        apart, astray = (box.float() - boxes).abs().mean(-1), (outline.float() - outlines).abs()
+        drawn = some[..., None] & (outlines >= 0)
+        return {"patch_class": label, "patch_box": _mean(apart, some), "patch_outline": _mean(astray, drawn)}
 
 
 def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
@@ -308,7 +309,7 @@ def pack(questions: Sequence[Questions], parts: Sequence[int], room: int) -> Row
 
 def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
     """Return the dense targets of scenes in the order `Learner.forward` takes them."""
-    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads
+    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_outlines
 
 
 def soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 
 from bench.nano.questions.mix import ROOM
 from bench.nano.scenes.batched.layouts import Difficulty
+from bench.nano.scenes.batched.truth import TOLD
 from bench.nano.training.batches import BatchSource, sheet_size, tiling_shares
 from bench.nano.training.loss import Learner, cut_sheet
 from photonlite.images.crops import CropSpec, select_tiling
@@ -27,7 +28,8 @@ def test_a_batch_is_what_the_learner_takes():
     assert shapes["ids"] == shapes["weight"] == shapes["outline"] == shapes["part"] == (3, ROOM)
     assert start.shape == (3, ROOM)
     assert shapes["values"] == (3, ROOM, 2)
-    assert shapes["patch_boxes"] == shapes["patch_leads"] == (*shapes["patch_labels"], 4)
+    assert shapes["patch_boxes"] == (*shapes["patch_labels"], 4)
+    assert shapes["patch_outlines"] == (*shapes["patch_labels"], 2 * TOLD)
 
 
 @pytest.mark.long

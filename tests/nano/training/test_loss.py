@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
+from bench.nano.scenes.batched.truth import TOLD
 from bench.nano.training.loss import (
     Learner,
     PackedAttention,
@@ -105,6 +106,9 @@ def learner(monkeypatch):
     return Learner(tiny_model(CONFIG), 4, attention).requires_grad_(False)
 
 
+NOWHERE = torch.zeros(2, 25, 4), torch.zeros(2, 25, 2 * TOLD)  # boxes and outlines of all patches
+
+
 def loss(learner, *batch):
     """The parts of the loss of a batch that ends with where its questions begin."""
     learner.attention.show(batch[-1])
@@ -113,7 +117,7 @@ def loss(learner, *batch):
 
 @pytest.fixture
 def targets():
-    return torch.full((2, 25), 4), torch.zeros(2, 25, 4), torch.zeros(2, 25, 4)
+    return torch.full((2, 25), 4), *NOWHERE
 
 
 def hidden_of(learner, *batch):
@@ -327,11 +331,14 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     labels[0, :3] = torch.tensor([0, 1, 2])
     boxes = torch.full((2, 25, 4), 0.9)
     boxes[0, :3] = torch.tensor([[0.1], [0.2], [0.6]])
-    parts = loss(learner, pixels, labels, boxes, 2 * boxes, *packed)
+    outlines = torch.full((2, 25, 2 * TOLD), 0.9)
+    outlines[0, :3] = 2 * boxes[0, :3, :1]
+    outlines[0, :3, 2 * 8 :] = -1  # of eight vertices
+    parts = loss(learner, pixels, labels, boxes, outlines, *packed)
     assert float(parts["patch_class"]) == pytest.approx(math.log(5))
     # The boxes and outlines of background patches mean nothing.
     assert float(parts["patch_box"]) == pytest.approx(0.3)
-    assert float(parts["patch_lead"]) == pytest.approx(0.6)
+    assert float(parts["patch_outline"]) == pytest.approx(0.6)
 
 
 def test_every_outline_of_a_row_has_a_beginning(learner, pixels, targets):
@@ -359,18 +366,18 @@ def test_background_patches_count_less(learner, pixels, packed):
     flat_heads(learner)
     learner.heads.label.bias.data[4] = 3.0  # says background everywhere
     labels = torch.full((2, 25), 4)
-    right = float(loss(learner, pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
+    right = float(loss(learner, pixels, labels, *NOWHERE, *packed)["patch_class"])
     labels[0, 0] = 1
-    mixed = float(loss(learner, pixels, labels, *torch.zeros(2, 2, 25, 4), *packed)["patch_class"])
+    mixed = float(loss(learner, pixels, labels, *NOWHERE, *packed)["patch_class"])
     wrong = right + 3.0
     assert mixed == pytest.approx((49 * 0.1 * right + wrong) / (49 * 0.1 + 1))
 
 
-@pytest.mark.parametrize("part", ["patch_class", "patch_box", "patch_lead"])
+@pytest.mark.parametrize("part", ["patch_class", "patch_box", "patch_outline"])
 def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed, part):
     learner.requires_grad_(True)
     labels = torch.zeros(2, 25, dtype=torch.long)
-    parts = loss(learner, pixels, labels, torch.zeros(2, 25, 4), torch.ones(2, 25, 4), *packed)
+    parts = loss(learner, pixels, labels, torch.zeros(2, 25, 4), torch.ones(2, 25, 2 * TOLD), *packed)
     parts[part].backward()
     assert float(learner.model.vision.patch_emb.weight.grad.abs().sum()) > 0
     assert learner.model.text.wte.grad is None
@@ -384,7 +391,7 @@ def test_every_part_of_the_loss_has_a_weight(learner, pixels, packed, targets):
 
 def test_dense_targets_come_as_the_learner_takes_them():
     scenes = scenes_of(torch.zeros(1, 10, dtype=torch.long), torch.zeros(1, 10, 4))
-    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes, scenes.patch_leads)
+    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes, scenes.patch_outlines)
 
 
 # ---- soft targets

@@ -44,7 +44,7 @@ class Scenes:
     vertices: Tensor  # How many of them count, [B, N]
     patch_labels: Tensor  # The object at each patch's centre, [B, P]; the number of classes stands for background
     patch_boxes: Tensor  # Its box, [B, P, 4]
-    patch_leads: Tensor  # Where its outline begins, [B, P, 2 * LEAD]
+    patch_outlines: Tensor  # The first vertices of its outline, [B, P, 2 * TOLD], -1 where it has fewer
 
 
 class Composer:
@@ -125,7 +125,7 @@ class Composer:
             find_spots(owner, labels, boxes, points),
             *find_free(owner, layout.label < self.classes),
             *outline,
-            *dense(owner, labels, boxes, outline[0], self.grid, self.classes),
+            *dense(owner, labels, boxes, *outline, self.grid, self.classes),
         )
 
     @staticmethod

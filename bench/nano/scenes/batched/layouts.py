@@ -19,7 +19,7 @@ MAX_SHEAR = math.tan(math.radians(8))
 CROWDS = ((10, 0.5), (25, 0.25), (50, 0.25))
 """Most objects of a crowd, and the share of the scenes that have so many; each begins where the last one ends."""
 
-_ANY_ANGLE = 0.4  # of the scenes turn objects by any angle: outlines of these are learned late
+_ANY_ANGLE = 0.5  # of the scenes turn objects by any angle: outlines of these are learned late
 _EMPTY = 0.18  # of the scenes hold nothing, or distractors alone: texture is no object
 _DISTRACTED = 0.4  # of the scenes hold distractors, up to `_MOST_DISTRACTORS`
 _MOST_DISTRACTORS = 5

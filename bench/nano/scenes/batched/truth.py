@@ -14,6 +14,9 @@ from bench.nano.scenes.batched.painting import constant
 LEAD = 2
 """First vertices of an outline; they determine how the object is mirrored and turned."""
 
+TOLD = 24
+"""First vertices of an outline that are a target of every patch: for most objects all there are."""
+
 _LATTICE = 31  # a side of the lattice over a box on which to point; odd, so that the centre is on it
 _DEEP = 0.6  # of the way from an object's edge to its innermost place
 _ASIDE = (0.05, 0.1)  # of a box, left and up: of two places as near to the centre, one is always the nearer
@@ -115,11 +118,11 @@ def place_outlines(
 
 
 def dense(
-    owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, grid: int, classes: int
+    owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, vertices: Tensor, grid: int, classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return targets for every patch of a grid: the object at its centre, and each object once at the patch of its own
     centre. Labels [B, grid * grid] are `classes` for background; boxes [B, grid * grid, 4]; first vertices of the
-    outlines [B, grid * grid, 2 * LEAD].
+    outlines [B, grid * grid, 2 * TOLD], -1 for those that there are not.
     """
     batch, height, width = owner.shape
     rows = torch.arange(batch, device=owner.device)[:, None]
@@ -136,5 +139,6 @@ def dense(
     at = at[:, :-1]
     at = torch.where(labels.gather(1, at.clamp(min=0)) >= 0, at, -1)
     label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), classes)
-    leads = outlines[:, :, :LEAD].flatten(2)
-    return label, boxes[rows, at.clamp(min=0)], leads[rows, at.clamp(min=0)]
+    there = torch.arange(TOLD, device=owner.device) < vertices[..., None]
+    first = torch.where(there[..., None], outlines[:, :, :TOLD], -1.0).flatten(2)
+    return label, boxes[rows, at.clamp(min=0)], first[rows, at.clamp(min=0)]

@@ -7,7 +7,8 @@ import torch
 from bench.nano.scenes.batched import compose, layouts
 from bench.nano.scenes.batched.compose import Composer, steady_hues
 from bench.nano.scenes.batched.layouts import Difficulty, Layout
-from bench.nano.scenes.batched.outlines import iou, outlines, rasterise
+from bench.nano.scenes.batched.outlines import LEAST, iou, outlines, rasterise
+from bench.nano.scenes.batched.truth import TOLD
 from bench.nano.scenes.objects import load_objects
 from tests.nano.small import BLUE, GREEN, RED, squares
 from tests.tiny import CPU
@@ -219,13 +220,16 @@ def test_dense_targets_of_a_scene(steady, monkeypatch):
     assert torch.equal(boxes[2, 8], scene.boxes[0, 1])
 
 
-def test_patches_tell_where_the_outline_of_their_object_begins(steady, monkeypatch):
+def test_patches_tell_the_outline_of_their_object(steady, monkeypatch):
     scene = compose_of([(1, 0.5, 0.5, 0.4, 0.3, -1.0), (2, 0.81, 0.21, 0.05, 0.2, 1.0)], monkeypatch)
-    leads, labels = scene.patch_leads[0], scene.patch_labels[0]
+    told, labels = scene.patch_outlines[0].unflatten(1, (TOLD, 2)), scene.patch_labels[0]
     for place, kind in enumerate((1, 2)):
-        begins = scene.outlines[0, place, :2].flatten()
-        assert float(begins.abs().sum()) > 0
-        assert torch.equal(leads[labels == kind], begins.expand(int((labels == kind).sum()), 4))
+        count = min(TOLD, int(scene.vertices[0, place]))
+        shown = told[labels == kind]
+        assert len(shown)
+        assert count >= LEAST
+        assert torch.equal(shown[:, :count], scene.outlines[0, place, :count].expand(len(shown), -1, -1))
+        assert bool((shown[:, count:] == -1).all())
 
 
 def test_sprites_of_another_size_are_refused():
