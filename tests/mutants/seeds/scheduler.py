@@ -431,7 +431,7 @@ MUTANTS = [
     Mutant(
         "what waits for its images is no reason to encode them on the whole card",
         "scheduler/parts.py",
-        "shared = rows / (rows + later) * (_WEIGHTS + rows + later) / (_WEIGHTS + rows)",
+        "shared = rows / (rows + later) * (weights + rows + later) / (weights + rows)",
         "shared = 1.0",
         "tests/scheduler/test_parts.py",
     ),
