@@ -8,8 +8,9 @@
     "step_s": 0.0025,
     "pairs": [{"sms": 64, "compute": 0.51, "other": 0.63}],
     "schedule": {
-        "operations": [{"name": "decode", "resource": "memory", "batch": 6, "seconds": {"6": 0.015}, "serial": true}],
-        "pieces": [{"operation": "decode", "begin": 0, "end": 6, "share": 0.49, "starts_s": 0.0, "ends_s": 0.024}]}}}}
+        "operations": [{"name": "encode", "resource": "compute", "batch": 9, "seconds": {"9": 0.012}}, ...],
+        "pieces": [{"operation": "encode", "begin": 0, "end": 9, "share": 0.51, "starts_s": 0.0, "ends_s": 0.024}, ...]
+    }}}}
 ```
 
 The engine divides the card as the schedule of `use` streams does: pieces of "encode" with a share below 1 say how. It

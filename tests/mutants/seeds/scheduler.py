@@ -436,6 +436,13 @@ MUTANTS = [
         "tests/scheduler/test_parts.py",
     ),
     Mutant(
+        "speeds in parts are those beside 32 rows, however many decode",
+        "scheduler/parts.py",
+        "speeds, weights = table.at(rows), table.weights",
+        "speeds, weights = table.at(32), table.weights",
+        "tests/scheduler/test_parts.py",
+    ),
+    Mutant(
         "a prompt begins behind its image though no pages are stored",
         "scheduler/fifo.py",
         "stored = {job.pages.place: job for job in jobs if job.pages is not None}",
