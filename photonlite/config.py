@@ -118,7 +118,10 @@ class EngineConfig:
             requests and the prompts about them run there while enough is decoded on the others, from a second set of
             CUDA graphs: start takes longer. 0 lets both share all of them, and so does a card that cannot be divided:
             that takes the package cuda-bindings and a driver with green contexts. A CPU has none, and only lets prompts
-            run beside decode steps.
+            run beside decode steps. None for what `tuning` says.
+        tuning: A file that `photonlite tune` has written for this card and model, with "beside": its schedule says how
+            many SMs are the encoder's own, and its measurements when that pays. None for the file in the user's cache,
+            if there is one for this card, model and versions; else a default for the card.
         cuda_graphs: Whether decode steps and prompts are captured as CUDA graphs at start.
         graph_sizes: Batch sizes that are captured, `max_batch` in the place of larger ones; batches above the largest
             run without a graph.
@@ -189,7 +192,8 @@ class EngineConfig:
     batching: Batching = "turns"
     mixed_tokens: int | None = setting(None, least=1)
     encoding: Encoding = "turns"
-    encode_sms: int = setting(0, least=0)
+    encode_sms: int | None = setting(None, least=0)
+    tuning: str | None = None
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
     pad_to_graph: bool = True
@@ -231,6 +235,11 @@ class EngineConfig:
             raise SettingsError(
                 f"engine setting 'encode_sms' is {self.encode_sms}: it must be 0 where 'encoding' is 'turns' or "
                 "'cuda_graphs' is False"
+            )
+        if self.tuning is not None and not (self.encoding == "beside" and self.cuda_graphs and self.encode_sms is None):
+            raise SettingsError(
+                f"engine setting 'tuning' is {self.tuning!r:.60}: it must be None where 'encoding' is 'turns', "
+                "'cuda_graphs' is False or 'encode_sms' is given"
             )
         if self.fp8_linears and not self.fused:
             raise SettingsError("engine setting 'fp8_linears' is True: it must be False where 'fused' is False")
@@ -281,7 +290,8 @@ class EngineSettings(TypedDict, total=False):
     batching: Batching
     mixed_tokens: int | None
     encoding: Encoding
-    encode_sms: int
+    encode_sms: int | None
+    tuning: str | None
     cuda_graphs: bool
     graph_sizes: tuple[int, ...]
     pad_to_graph: bool

@@ -14,6 +14,7 @@ docstring its meaning. Flag and environment variable follow from the name:
 import dataclasses
 import functools
 import math
+import os
 import re
 import sys
 import types
@@ -21,6 +22,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from photonlite.errors import SettingsError
@@ -144,6 +146,13 @@ class Setting:
     def _wrong_type(self, value: object, source: str) -> SettingsError:
         wanted = f"values with commas between them, each {self.expected}" if self.many else self.expected
         return SettingsError(f"{source} is {value!r:.60}: give {wanted}, or leave it out")
+
+
+def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return photonlite's folder in the user's cache."""
+    cache = environ.get("XDG_CACHE_HOME", "")
+    # The specification has relative paths ignored.
+    return (Path(cache) if os.path.isabs(cache) else Path("~/.cache").expanduser()) / "photonlite"
 
 
 class Given(NamedTuple):

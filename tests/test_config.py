@@ -103,6 +103,14 @@ def test_a_part_of_the_card_takes_images_beside_steps_and_graphs(others: Any) ->
     assert EngineConfig(encoding="beside", encode_sms=68).encode_sms == 68
 
 
+@pytest.mark.parametrize("others", [{}, {"encoding": "beside", "cuda_graphs": False}])
+@pytest.mark.parametrize("sms", [None, 68])
+def test_a_tuning_file_is_refused_where_nothing_is_divided_by_it(others: Any, sms: int | None) -> None:
+    with pytest.raises(SettingsError, match=r"'tuning' is 'a\.json': it must be None where 'encoding' is 'turns', "):
+        EngineConfig(tuning="a.json", **({"encoding": "beside", "encode_sms": sms} if sms else others))
+    assert EngineConfig(encoding="beside", tuning="a.json").tuning == "a.json"
+
+
 def test_images_beside_steps_are_refused_where_several_ranks_run_the_model() -> None:
     with pytest.raises(SettingsError, match="'encoding' is 'beside': it must be 'turns' where 'tensor_parallel' is"):
         EngineConfig(encoding="beside", tensor_parallel=2)

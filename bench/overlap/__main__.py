@@ -4,11 +4,11 @@ Moondream 2's shape with random weights. An encoding of 9 crops and decode steps
 take turns, or run on two plain streams, in two parts of the card (green contexts, with graphs captured inside), or
 with kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
 
-`--engine` serves such a model three times, with images encoded in turns, beside the steps, and beside them in a part
-of the card: streams decode while clients ask about images.
+`--engine` serves such a model once for each of `--ways`: images are encoded in turns, beside the steps on the whole
+card, beside them in a part of it, or as a tuning says. Streams decode while clients ask about images.
 
 `--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
-bounds each operation.
+bounds each operation. With `--engine --ways turns tuned --data DIR` an engine then uses them.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import photonlite
 from bench.bubble.report import many, table
 from bench.gpu.command import Bench, Options, say, show_log
 from bench.gpu.machine import describe
@@ -39,8 +40,10 @@ from bench.overlap.spike import Spike, Subject, run_all
 from bench.overlap.standin import HostCard
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
+from photonlite.models.precisions import Precisions
 from photonlite.tuning.drawing import draw_schedules
 from photonlite.tuning.lanes import Card, CudaCard
+from photonlite.tuning.made_for import made_for
 from photonlite.tuning.paces import SECONDS
 from photonlite.tuning.profile import measure, tuning_of
 from photonlite.tuning.schedule import Schedule, save_tuning
@@ -72,12 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = None
         if options.spike or options.profile:
             made = bench.attempt("model", lambda: Subject(bench.config, options.where, options.dtype, crops, context))
-        if options.engine:
-            bench.attempt("engine", partial(_engine, bench, options))
         if made is not None and options.spike:
             _spike(bench, card, made, options, begun + options.limit)
         if made is not None and options.profile:
             bench.attempt("profile", partial(_profile, bench, card, made, options))
+        if options.engine:
+            bench.attempt("engine", partial(_engine, bench, options))
     finally:
         card.close()
     return bench.finish(NOTES)
@@ -113,7 +116,8 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
         operations = step_operations(bench.config, streams, subject.context, options.dtype)
         groups[f"step of {many(streams)}"] = operations, seconds
     bench.section("Roofline", roofline_table(groups, ceilings))
-    tuning = tuning_of(profile, {"made by": options.command})
+    made = made_for(subject.model, Precisions(), options.where, options.dtype, photonlite.__version__)
+    tuning = tuning_of(profile, {**made, "sms": str(card.sms)})
     rows = [
         [name, f"{1e3 * one.turns:.2f}", f"{1e3 * one.makespan:.2f}", f"{one.turns / one.makespan:.2f}", _pieces(one)]
         for name, one in tuning.schedules.items()
@@ -126,7 +130,9 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
 
 def _engine(bench: Bench, options: "OverlapOptions") -> None:
     context, tokens = (20, 60) if options.tiny else (options.context, 1000)
-    models = make_models(bench.config, options, options.streams, options.clients, ways_of(options.ways, options.sms))
+    tuning = options.data / "tuning.json" if options.profile and options.data is not None else None
+    ways = ways_of(options.ways, options.sms, tuning)
+    models = make_models(bench.config, options, options.streams, options.clients, ways)
     rows: list[list[str]] = []
     rates: list[list[str]] = []
     vocabulary = bench.config.text.vocab_size
@@ -191,7 +197,9 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--profile", action="store_true", help="measure pairs, search for schedules, show what bounds")
     parser.add_argument("--engine", action="store_true", help="measure all ways in the engine")
     parser.add_argument("--tasks", nargs="+", choices=_TASKS, default=["intervals"], help="with --engine, in order")
-    parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=list(WAYS), help="to encode, with --engine")
+    parser.add_argument(
+        "--ways", nargs="+", choices=tuple(WAYS), default=["turns", "beside", "parts"], help="to encode, with --engine"
+    )
     parser.add_argument("--sms", nargs="+", type=int, default=[68], help="of the encoder, with --engine")
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")

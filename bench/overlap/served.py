@@ -28,18 +28,21 @@ from photonlite.sequence import Sequence as EngineSequence
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "turns": {},
-    "beside": {"encoding": "beside"},
+    "beside": {"encoding": "beside", "encode_sms": 0},
     "parts": {"encoding": "beside", "encode_sms": 68},
+    "tuned": {"encoding": "beside"},
 }
 _numbers = itertools.count()
 _DRAWN_S = 0.1
 _SIZES = (1, 4, 8, 16, 32, 64)  # of batches that clients alone decode
 
 
-def ways_of(names: Sequence[str], sms: Sequence[int]) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of ways, that of parts for each size of the encoder's."""
+def ways_of(names: Sequence[str], sms: Sequence[int], tuning: Path | None = None) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of ways, that of parts for each size of the encoder's; without `tuning` "tuned" finds one."""
     ways = {name: settings for name, settings in WAYS.items() if name in names and name != "parts"}
     parts = {f"parts, {count} SMs": {**WAYS["parts"], "encode_sms": count} for count in sms}
+    if tuning is not None and "tuned" in ways:
+        ways["tuned"] = {**WAYS["tuned"], "tuning": str(tuning)}
     return ways | (parts if "parts" in names else {})
 
 

@@ -22,6 +22,7 @@ from photonlite.api.connecting import connect
 from photonlite.api.reading import read_images
 from photonlite.api.storing import open_store, with_host_parts
 from photonlite.api.tasks import Task
+from photonlite.api.tuned import tuned_split
 from photonlite.cache.store.store import ImageStore
 from photonlite.config import EngineConfig, ImageLimits
 from photonlite.device.cpu import in_passing
@@ -345,7 +346,8 @@ def open_session(
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
     store = open_store(loaded, device, dtype, config)
-    engine = Engine(loaded.model, device, dtype, config, store=store)
+    split = tuned_split(loaded, device, dtype, config)
+    engine = Engine(loaded.model, device, dtype, config, store=store, split=split)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(
         loaded.model.crop_spec,

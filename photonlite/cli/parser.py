@@ -22,7 +22,7 @@ SUMMARIES = {
     "models": "list the checkpoints that are known and those on this machine",
     "store": "show and prune what is kept of images for later questions",
     "quantize": "write a checkpoint with weights in 8 or 4 bits",
-    "tune": "measure what a card gives to encoding and decoding side by side, and plan them",
+    "tune": "measure encoding and decoding side by side on a card: serve --encoding beside uses it",
     "verify": "compare what a checkpoint computes here with other ways to compute the same",
 }
 
@@ -70,6 +70,7 @@ EXAMPLES = {
     "serve": """\
   photonlite serve
   photonlite serve --port 8000 --model path/to/checkpoint --device cuda
+  photonlite serve --model vikhyatk/moondream2 --encoding beside --tuning mine.json
   photonlite serve --host 0.0.0.0 --api-key-file keys.txt --requests-per-minute 120
   photonlite serve --allow-url-host images.example.com > requests.jsonl""",
     "models": """\

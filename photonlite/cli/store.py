@@ -12,7 +12,7 @@ from typing import Any
 from photonlite.cache.store.disk import DiskTier, Entry, entries, prune, tenant_of
 from photonlite.config import EngineConfig, EngineSettings
 from photonlite.errors import InputError, SettingsError
-from photonlite.settings import MIB, settings_of
+from photonlite.settings import MIB, settings_of, user_cache
 
 _logger = logging.getLogger("photonlite")
 
@@ -22,9 +22,7 @@ _DAY_S = 86_400.0
 
 def default_store(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the command line's folder, in the user's cache."""
-    cache = environ.get("XDG_CACHE_HOME", "")
-    # The specification has relative paths ignored.
-    return (Path(cache) if os.path.isabs(cache) else Path("~/.cache").expanduser()) / "photonlite" / "store"
+    return user_cache(environ) / "store"
 
 
 def store_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> EngineSettings:

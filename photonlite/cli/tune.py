@@ -1,9 +1,9 @@
 """`photonlite tune`: what a card gives to encoding and decoding side by side, and schedules made of it."""
 
 import argparse
-import hashlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +13,10 @@ import photonlite
 from photonlite.cli.checkpoints import print_table
 from photonlite.cli.outputs import check_writable
 from photonlite.cli.run import import_extra
-from photonlite.cli.store import default_store
 from photonlite.errors import TuningError
+from photonlite.settings import user_cache
 from photonlite.tuning.drawing import draw_schedules
-from photonlite.tuning.schedule import Tuning, load_tuning, save_tuning
+from photonlite.tuning.schedule import Tuning, find_tuning, load_tuning, save_tuning, tuning_file
 
 _MISSING = "photonlite tune needs the package {name}: pip install 'photonlite[tune]'"
 
@@ -29,7 +29,7 @@ def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.enviro
         path = Path(options.file)
         tuning = load_tuning(path)
     else:
-        path, tuning = _tuned(options, default_store(environ).parent / "tuning")
+        path, tuning = _tuned(options, user_cache(environ) / "tuning")
     if options.json:
         print(json.dumps(json.loads(path.read_text(encoding="utf-8"))))
     else:
@@ -43,17 +43,16 @@ def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.enviro
 def _tuned(options: argparse.Namespace, folder: Path) -> tuple[Path, Tuning]:
     loading: Any = import_extra("photonlite.tuning.loading", _MISSING)
     model = loading.open_model(options.model, options.device, options.dtype, options.revision, photonlite.__version__)
-    name = hashlib.sha256(json.dumps(model.made_for, sort_keys=True).encode()).hexdigest()[:16]
-    path = folder / f"{name}.json"
-    if not options.again:
+    if not options.again and (known := find_tuning(folder, model.made_for)) is not None:
         try:
-            return path, load_tuning(path, model.made_for)
+            return known, load_tuning(known, model.made_for)
         except TuningError as error:
-            if path.exists():
-                print(f"photonlite: measuring again: {error}", file=sys.stderr)
+            print(f"photonlite: measuring again: {error}", file=sys.stderr)
     tuning = model.tune(lambda line: print(line, file=sys.stderr, flush=True))
+    path = tuning_file(folder, model.made_for)
     save_tuning(path, tuning)
-    print(f"written to {path}", file=sys.stderr)
+    named = "" if options.model is None else f" --model {shlex.quote(options.model)}"
+    print(f"written to {path}: photonlite serve{named} --encoding beside uses it", file=sys.stderr)
     return path, tuning
 
 
@@ -70,3 +69,7 @@ def _show(tuning: Tuning) -> None:
         times = f"{1e3 * one.turns:.2f} ms", f"{1e3 * one.makespan:.2f} ms", f"{one.turns / one.makespan:.2f}"
         lines.append((name, *times, str(len(one.pieces))))
     print_table(("SCHEDULE", "IN TURNS", "PLANNED", "GAIN", "PIECES"), lines)
+    print()
+    sms = tuning.decode_sms
+    way = "takes turns" if sms is None else f"gives decoding {sms} SMs, encoding {tuning.sms - sms}"
+    print(f"the schedule of {tuning.use} streams is used: it {way}")

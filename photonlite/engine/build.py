@@ -1,6 +1,7 @@
 """Build an engine: all device memory that it will use is allocated here, or the configuration is refused."""
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -48,8 +49,8 @@ from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.swap import staging_pages, swap_places
 from photonlite.runner.torch_model_runner import FusedParts, RunnerLimits, TorchModelRunner
 from photonlite.scheduler.limits import MAX_JOBS, REALTIME_JOBS, Limits
-from photonlite.scheduler.parts import PartSpeeds, speeds_of
 from photonlite.scheduler.scheduler import Scheduler
+from photonlite.tuning.split import Split, split_by_settings
 
 _logger = logging.getLogger("photonlite")
 
@@ -76,9 +77,16 @@ class Parts(NamedTuple):
 
 
 def build(
-    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig, keeper: ImageKeeper | None = None
+    model: Model,
+    where: torch.device,
+    dtype: torch.dtype,
+    config: EngineConfig,
+    keeper: ImageKeeper | None = None,
+    split: Split | None = None,
 ) -> Parts:
     """Build an engine for a model in evaluation mode on the device; `keeper` keeps what is computed for images.
+
+    `split` is a tuning file's division of the card; None for that of the settings.
 
     Raises a CapacityError if not even one longest request fits, a SettingsError for what the device cannot do, an
     EngineError where another rank cannot start.
@@ -91,23 +99,31 @@ def build(
     # Triton launches on the current card, and a capture would open a context on it.
     with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
         if not isinstance(model, TeamModel):
-            return _build(model if config.fused else UnfusedModel(model), where, dtype, config, keeper)
+            return _build(model if config.fused else UnfusedModel(model), where, dtype, config, keeper, split)
         try:
             model.team.start()
             model.team.connect()
-            return _build(model if config.fused else model.unfused(), where, dtype, config, keeper)
+            return _build(model if config.fused else model.unfused(), where, dtype, config, keeper, split)
         except BaseException:
             model.team.stop()
             raise
 
 
 def _build(
-    model: Model, where: torch.device, dtype: torch.dtype, config: EngineConfig, keeper: ImageKeeper | None
+    model: Model,
+    where: torch.device,
+    dtype: torch.dtype,
+    config: EngineConfig,
+    keeper: ImageKeeper | None,
+    split: Split | None,
 ) -> Parts:
+    split = split or split_by_settings(where, config) or Split(0, None, "")
+    if split.source and not split.encode_sms:  # a tuned schedule without a division
+        config = dataclasses.replace(config, encoding="turns", tuning=None)
     max_batch = config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
-    divided = _divide(where, config.encode_sms)
+    divided = _divide(where, split.encode_sms)
     encoder, capturers, graphs = _crop_encoder(model, where, dtype, config, divided)
     prompts = model.prompt_decoder(fp8=config.fp8_linears)
     team = model.team if isinstance(model, TeamModel) else None
@@ -115,7 +131,10 @@ def _build(
     spread = compute_threads(threads) if where.type == "cpu" else None
     fused = FusedParts(encoder, prompts, model.step_decoder())
     encodes_beside = config.encoding == "beside"
-    divides = divided is not None or (where.type == "cpu" and config.encode_sms > 0)
+    divides = divided is not None or (where.type == "cpu" and split.encode_sms > 0)
+    tuning = split.source if divides or not encodes_beside else ""
+    if tuning:
+        _logger.info("Encoding and decoding: %s, by %s", "in parts" if divides else "by turns", tuning)
     image_bytes = MOST_BYTES if where.type == "cuda" and isinstance(model.crop_spec, CropSpec) else 0
 
     def make_runner(pages: int) -> TorchModelRunner:
@@ -159,7 +178,7 @@ def _build(
         mixes=config.batching == "mixed",
         mixed_tokens=config.mixed_tokens,
         encodes_beside=encodes_beside,
-        parts=_part_speeds(where, config.encode_sms) if divides else None,
+        parts=split.parts if divides else None,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=places,
@@ -169,9 +188,9 @@ def _build(
         if team is None
         else TeamExecutor(team, device, model_runner, config.depth, tracer)
     )
-    metrics = EngineMetrics(plain=plain_parts(model, where), tensor_parallel=config.tensor_parallel)
+    metrics = EngineMetrics(plain=plain_parts(model, where), tensor_parallel=config.tensor_parallel, tuning=tuning)
     core = EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer)
-    return Parts(core, memory, graphs, model_runner, team)
+    return Parts(core, dataclasses.replace(memory, tuning=tuning), graphs, model_runner, team)
 
 
 def plain_parts(model: Model, where: torch.device) -> dict[str, str]:
@@ -196,11 +215,6 @@ def _divide(where: torch.device, encode_sms: int) -> CardParts | None:
         return None
     _logger.info("Parts of the card: %d SMs for decoding, %d for encoding", parts.decode.sms, parts.encode.sms)
     return parts
-
-
-def _part_speeds(where: torch.device, encode_sms: int) -> PartSpeeds:
-    total = torch.cuda.get_device_properties(where).multi_processor_count if where.type == "cuda" else 2 * encode_sms
-    return speeds_of(1 - encode_sms / total)
 
 
 def _crop_encoder(

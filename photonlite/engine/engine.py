@@ -39,6 +39,7 @@ from photonlite.request import Request
 from photonlite.runner.stored_images import ImageKeeper, Store
 from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.sequence import ImageRef, Sequence, Sink
+from photonlite.tuning.split import Split
 
 _LONGEST_SLEEP = 0.5
 """Seconds between an idle engine's ticks: monitoring counts a second without one as trouble."""
@@ -88,11 +89,12 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         store: Store | None = None,  # takes what was computed for images
+        split: Split | None = None,  # how the card is divided, by a tuning file
     ) -> None:
         self.config = config or EngineConfig()
-        self._store = store
+        self._store, self._split = store, split
         self._keeper = None if store is None else ImageKeeper(device, store)
-        parts = build(model, device, dtype, self.config, self._keeper)
+        parts = build(model, device, dtype, self.config, self._keeper, split)
         self.memory = parts.memory
         self.graphs = parts.graphs
         self._core = parts.core
@@ -245,7 +247,7 @@ class Engine:
         """
         self.close(drain=False)  # frees what it had on the device
         try:
-            return Engine(self._model, self._where, self._dtype, self.config, store=self._store)
+            return Engine(self._model, self._where, self._dtype, self.config, store=self._store, split=self._split)
         except PhotonliteError:
             raise
         except Exception as cause:

@@ -143,6 +143,7 @@ class EngineMetrics:
     plain: dict[str, str] = field(
         default_factory=dict
     )  # parts of the model without fused kernels on this card, and why
+    tuning: str = ""  # what says how the card is divided between encoding and decoding; empty where it is not
     pages_free: int = _gauge()  # of the KV cache, without content
     pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
     pages_total: int = _gauge()
@@ -192,13 +193,14 @@ class EngineMetrics:
         return {name: value for name, value in values.items() if isinstance(value, Histogram)}
 
     def snapshot(self) -> dict[str, Any]:
-        """Return values for JSON, under "counters", "gauges", "histograms" and "plain"; from any thread."""
+        """Return values for JSON, under "counters", "gauges", "histograms", "plain" and "tuning"; from any thread."""
         gauges = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.metadata}
         others = {entry.name: getattr(self, entry.name) for entry in fields(self) if not entry.metadata}
         counters = {name: value for name, value in others.items() if isinstance(value, int)}
         return {
             "counters": {**counters, "steps": dict(self.steps)},
             "plain": dict(self.plain),
+            "tuning": self.tuning,
             "gauges": gauges,
             "histograms": {name: histogram.snapshot() for name, histogram in self.histograms.items()},
         }
@@ -229,6 +231,7 @@ class EngineMetrics:
             f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_total:,} total, "
             f"{self.page_bytes:,} bytes each, {self.preemptions:,} pre-emptions",
             *(f"not fused {part}, because {reason}" for part, reason in self.plain.items()),
+            *([f"divided   by {self.tuning}"] if self.tuning else []),
         ]
 
     def _times(self) -> list[str]:

@@ -53,14 +53,16 @@ class MemoryPlan:
     page_bytes: int  # keys and values of one page, all layers; in FP8 half of what they take in bfloat16
     kv_bytes: int
     parts: tuple[MemoryPart, ...] = ()
+    tuning: str = ""  # what says how the card is divided between encoding and decoding; empty where it is not
 
     def __str__(self) -> str:
         rows = [(part.place, part.what, _shown(part.bytes), part.note) for part in self.parts]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return "\n".join(
+        lines = [
             f"{place:{widths[0]}}  {what:{widths[1]}}  {size:>{widths[2]}}  {note}".rstrip()
             for place, what, size, note in rows
-        )
+        ]
+        return "\n".join(lines + [f"divided by {self.tuning}"] * bool(self.tuning))
 
 
 def plan_memory(

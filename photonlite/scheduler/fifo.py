@@ -36,7 +36,7 @@ from photonlite.request import IMAGE
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
 from photonlite.scheduler.limits import MOST_BESIDE, LaunchModel, Limits, RunCost
-from photonlite.scheduler.parts import PartSpeeds, parts_pay
+from photonlite.scheduler.parts import parts_pay
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.running import RunningSet
 from photonlite.sequence import Sequence
@@ -329,17 +329,25 @@ class FifoPolicy:
 
     def observe(self, step: Step, *, failed: bool = False) -> None:
         """Learn from the seconds that a step took on the device."""
-        batch, seconds, costs = step.plan, step.device_s, self.run_cost
-        parts = self.limits.parts or PartSpeeds(1.0, 1.0)
+        batch, seconds, costs = step.plan, self._seconds_alone(step), self.run_cost
         if step.kind == "decode":
-            costs.observe_decode(seconds * parts.decode if step.in_part else seconds)
+            costs.observe_decode(seconds)
         elif step.kind == "run":
             costs.observe_run(seconds)
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or row.pending for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
         elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
-            self.model_of(batch).observe(batch.size, seconds * parts.encode if batch.in_part else seconds)
+            self.model_of(batch).observe(batch.size, seconds)
+
+    def _seconds_alone(self, step: Step) -> float:
+        """Return the seconds that a step takes on the whole card, estimated for one that ran in a part."""
+        parts = self.limits.parts
+        if parts is not None and step.in_part:
+            return step.device_s * parts.at(len(step.rows)).decode
+        if parts is not None and step.plan.in_part:
+            return step.device_s * parts.at(len(self.running.decoding())).encode
+        return step.device_s
 
     def ready(self, queue: WaitingQueue) -> Iterator[Sequence]:
         """Walk the sequences of a queue whose images are cached or encoded, and whose adapters are there."""

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 
 from photonlite.config import RouterRule
-from photonlite.scheduler.parts import PartSpeeds
+from photonlite.scheduler.parts import PartTable
 
 MAX_JOBS = 8
 """Images whose features are on the device at a time."""
@@ -47,7 +47,7 @@ class Limits:
     forced_runs: bool = True  # tokens that must follow are appended at once
     mixes: bool = False  # prompts ride with decode steps
     encodes_beside: bool = False  # images are encoded beside the other steps
-    parts: PartSpeeds | None = None  # then the encoder may have a part of the card, and prompts about its images too
+    parts: PartTable | None = None  # then the encoder may have a part of the card, and prompts about its images too
     mixed_tokens: int | None = None  # of such a step; None for prompts that take `launch_budget_s` beside the rest
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back

@@ -1,7 +1,5 @@
 """A model that is tuned on a card: what its tuning holds for, and the measurement."""
 
-import dataclasses
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,10 +9,10 @@ from photonlite.device.names import resolve_device, resolve_dtype
 from photonlite.device.parts import driver_bindings
 from photonlite.errors import SettingsError
 from photonlite.images.crops import CropSpec
-from photonlite.kernels.triton_utils import triton
 from photonlite.models.base import Model
 from photonlite.models.checkpoint import load_checkpoint
 from photonlite.tuning.lanes import CudaCard
+from photonlite.tuning.made_for import made_for
 from photonlite.tuning.profile import Say, measure, sizes_of, tuning_of
 from photonlite.tuning.programme import scipy_module
 from photonlite.tuning.schedule import Tuning
@@ -76,20 +74,4 @@ def open_model(name: str | None, device: str, dtype: str, revision: str | None, 
         )
     numbers = resolve_dtype(dtype, where)
     loaded = load_checkpoint(name, device=where, dtype=numbers, revision=revision)
-    weights = str(loaded.precisions) or "full"
-    return Tunable(loaded.model, where, _make_of(loaded.model, where, numbers, version) | {"weights": weights})
-
-
-def _make_of(model: Model, device: torch.device, dtype: torch.dtype, version: str) -> dict[str, str]:
-    card = torch.cuda.get_device_properties(device)
-    sizes = {**dataclasses.asdict(model.shape), "crops": str(model.crop_spec), "dtype": str(dtype)}
-    return {
-        "card": str(card.name),
-        "sms": str(card.multi_processor_count),
-        "model": ", ".join(f"{name} {value}" for name, value in sizes.items()),
-        "photonlite": version,
-        "torch": str(torch.__version__),
-        "cuda": str(torch.version.cuda),
-        "triton": str(getattr(triton, "__version__", "none")),
-        "python": platform.python_version(),
-    }
+    return Tunable(loaded.model, where, made_for(loaded.model, loaded.precisions, where, numbers, version))

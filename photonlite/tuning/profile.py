@@ -14,7 +14,7 @@ from photonlite.tuning.interference import Pair, table_of
 from photonlite.tuning.lanes import Card
 from photonlite.tuning.paces import SECONDS, alone, beside
 from photonlite.tuning.problem import Operation
-from photonlite.tuning.schedule import Schedule, Tuning
+from photonlite.tuning.schedule import Schedule, StreamTuning, Tuning
 from photonlite.tuning.search import search
 from photonlite.tuning.works import Work
 
@@ -73,19 +73,19 @@ def measure(
 
 
 def tuning_of(profile: Profile, made_for: Mapping[str, str]) -> Tuning:
-    """Search for a schedule for each number of streams, with the pairs of its own steps."""
+    """Search for a schedule for each number of streams, with the pairs of its own steps; that of most gain is used."""
     crops = max(profile.encode)
-    schedules = {}
+    tuned = {}
     for streams, step in profile.steps.items():
         count = max(1, round(profile.encode[crops] / step))
         operations = [
             Operation("encode", "compute", crops, profile.encode),
             Operation("decode", "memory", count, {size: size * step for size in sizes_of(count, 4)}, serial=True),
         ]
-        found = search(operations, {"memory": table_of(profile.pairs[streams])}, limit_s=_SEARCH_S)
-        schedules[f"{streams} streams"] = Schedule.of(operations, found)
-    everything = [pair for pairs in profile.pairs.values() for pair in pairs]
-    return Tuning(made_for, table_of(everything), schedules)
+        pairs = tuple(profile.pairs[streams])
+        found = search(operations, {"memory": table_of(pairs)}, limit_s=_SEARCH_S)
+        tuned[streams] = StreamTuning(step, pairs, Schedule.of(operations, found))
+    return Tuning(made_for, tuned, max(tuned, key=lambda one: tuned[one].gain))
 
 
 def sizes_of(batch: int, pieces: int) -> list[int]:

@@ -1,18 +1,24 @@
 """Tuning files: what was measured on one card with one model, and the schedules that the search made of it.
 
 ```json
-{"format": 1,
+{"format": 2,
  "made_for": {"card": "NVIDIA H200", "sms": "132", "model": "...", "torch": "2.11.0", ...},
- "memory": [{"share": 0.49, "speed": 0.63, "low": 0.60, "high": 0.66, "sms": 64}],
- "schedules": {"32 streams": {
-    "operations": [{"name": "decode", "resource": "memory", "batch": 6, "seconds": {"6": 0.015}, "serial": true}],
-    "pieces": [{"operation": "decode", "begin": 0, "end": 6, "share": 0.49, "starts_s": 0.0, "ends_s": 0.024}]}}}
+ "use": 32,
+ "streams": {"32": {
+    "step_s": 0.0025,
+    "pairs": [{"sms": 64, "compute": 0.51, "other": 0.63}],
+    "schedule": {
+        "operations": [{"name": "encode", "resource": "compute", "batch": 9, "seconds": {"9": 0.012}}, ...],
+        "pieces": [{"operation": "encode", "begin": 0, "end": 9, "share": 0.51, "starts_s": 0.0, "ends_s": 0.024}, ...]
+    }}}}
 ```
 
-A schedule may be replaced by hand: every file is checked when it is read.
+The engine divides the card as the schedule of `use` streams does: pieces of "encode" with a share below 1 say how. It
+keeps one division beside the whole card. A schedule may be replaced by hand: every file is checked when it is read.
 """
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -21,12 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from photonlite.errors import TuningError
-from photonlite.tuning.interference import Point, Resource, Table
+from photonlite.tuning.interference import Pair, Resource, Table, table_of
 from photonlite.tuning.problem import Operation, check_operations
 from photonlite.tuning.search import Found
 
-FORMAT = 1
+FORMAT = 2
+_SUBJECT = ("card", "sms", "model", "weights")  # the other names in `made_for` are versions
 _SLACK = 1e-6  # of sums of shares, and of times as a share of the makespan
 
 
@@ -62,6 +71,8 @@ class Schedule:
             if not (0 < slot.share <= 1 and 0 <= slot.starts_s < slot.ends_s < math.inf):
                 raise TuningError(f"a share must be in (0, 1] and times must ascend from 0, got {slot}")
         for operation in self.operations:
+            if operation.batch not in operation.seconds:
+                raise TuningError(f"operation {operation.name!r} has no seconds for its batch of {operation.batch}")
             _check_covered(operation, [slot for slot in self.pieces if slot.operation == operation.name])
         _check_order(named, self.pieces, _SLACK * self.makespan)
         _check_moments(named, self.pieces, _SLACK * self.makespan)
@@ -87,25 +98,121 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamTuning:
+    """What was measured while some number of streams decoded, and the schedule for them.
+
+    Attributes:
+        step_s: Seconds of a decode step alone on the whole card.
+        pairs: Of an encoding and such steps, in divisions of the card.
+        schedule: Of one encoding and about as long of decoding.
+
+    Raises:
+        TuningError: A number is impossible, an operation is missing, or the schedule divides the card in a way that was
+            not measured, or in two ways.
+    """
+
+    step_s: float
+    pairs: tuple[Pair, ...]
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_s < math.inf:
+            raise TuningError(f"a decode step takes more than 0 s, this one {self.step_s}")
+        for pair in self.pairs:
+            if not (0 < pair.compute < math.inf and 0 < pair.other < math.inf):
+                raise TuningError(f"a pair needs speeds above 0, one is {pair}")
+        resources = {operation.name: operation.resource for operation in self.schedule.operations}
+        for name, resource in (("encode", "compute"), ("decode", "memory")):
+            if resources.get(name) != resource:
+                raise TuningError(f"the schedule has no operation {name!r} that {resource} bounds: {resources}")
+        self.decode_sms()
+
+    @property
+    def gain(self) -> float:
+        """How much sooner the schedule ends than taking turns."""
+        return self.schedule.turns / self.schedule.makespan
+
+    def decode_sms(self) -> int | None:
+        """Return the SMs of decoding while the encoder has a part of the card; None where the schedule takes turns."""
+        pieces = [slot for slot in self.schedule.pieces if slot.operation == "encode" and slot.share < 1 - _SLACK]
+        if not pieces:
+            return None
+        shares = sorted(slot.share for slot in pieces)
+        if shares[-1] - shares[0] > _SLACK:
+            raise TuningError(f"'encode' has shares of {shares[0]:g} and {shares[-1]:g}: one below 1 is possible")
+        points, wanted = table_of(self.pairs).points, 1 - shares[0]
+        if not points or not points[0].share - _SLACK <= wanted <= points[-1].share + _SLACK:
+            known = f"{1 - points[-1].share:.3f} to {1 - points[0].share:.3f} were" if points else "none was"
+            raise TuningError(f"'encode' has a share of {shares[0]:g}: of those below 1 {known} measured")
+        return round(float(np.interp(wanted, [point.share for point in points], [point.sms for point in points])))
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """The content of a tuning file.
 
     Attributes:
         made_for: Card, model and versions, by name.
-        memory: R -> P of work that memory bounds.
-        schedules: By what they are for.
+        streams: By how many decode.
+        use: The number of streams whose schedule the engine follows.
+
+    Raises:
+        TuningError: There are no such streams, or a pair has SMs that the card has not.
     """
 
     made_for: Mapping[str, str]
-    memory: Table
-    schedules: Mapping[str, Schedule]
+    streams: Mapping[int, StreamTuning]
+    use: int
+
+    def __post_init__(self) -> None:
+        if self.use not in self.streams:
+            raise TuningError(f"it uses the schedule of {self.use} streams, but has {sorted(self.streams)}")
+        for pair in (pair for one in self.streams.values() for pair in one.pairs):
+            if not 0 < pair.sms < self.sms:
+                raise TuningError(f"a pair has {pair.sms} SMs of decoding: give 1 to {self.sms - 1}")
+
+    @property
+    def sms(self) -> int:
+        """SMs of the card."""
+        return int(self.made_for["sms"])
+
+    @property
+    def decode_sms(self) -> int | None:
+        """SMs of decoding where the encoder has a part of the card; None where the schedule in use takes turns."""
+        return self.streams[self.use].decode_sms()
+
+    @property
+    def memory(self) -> Table:
+        """R -> P of work that memory bounds, over all streams."""
+        return table_of(pair for one in self.streams.values() for pair in one.pairs)
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """Schedules by what they are for."""
+        return {f"{streams} streams": one.schedule for streams, one in self.streams.items()}
+
+
+def tuning_file(folder: Path, made_for: Mapping[str, str]) -> Path:
+    """Return the file for a card, a model and versions; files of other versions begin with the same letters."""
+    subject = {name: value for name, value in made_for.items() if name in _SUBJECT}
+    return folder / f"{_digest(subject)}-{_digest(made_for)}.json"
+
+
+def find_tuning(folder: Path, made_for: Mapping[str, str]) -> Path | None:
+    """Return the file for a card, a model and versions, else one of other versions, which is stale; None without."""
+    path = tuning_file(folder, made_for)
+    stale = sorted(folder.glob(f"{path.name.partition('-')[0]}-*.json"))
+    return path if path in stale else next(iter(stale), None)
+
+
+def _digest(names: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(names), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def save_tuning(path: Path, tuning: Tuning) -> None:
     """Write a tuning file, as a whole or not at all; may raise an OSError."""
-    schedules = {name: dataclasses.asdict(one) for name, one in tuning.schedules.items()}
-    points = [dataclasses.asdict(point) for point in tuning.memory.points]
-    content = {"format": FORMAT, "made_for": dict(tuning.made_for), "memory": points, "schedules": schedules}
+    streams = {str(count): dataclasses.asdict(one) for count, one in tuning.streams.items()}
+    content = {"format": FORMAT, "made_for": dict(tuning.made_for), "use": tuning.use, "streams": streams}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -129,15 +236,22 @@ def load_tuning(path: Path, made_for: Mapping[str, str] | None = None) -> Tuning
         found = {str(name): str(value) for name, value in raw["made_for"].items()}
         if made_for is not None and found != dict(made_for):
             raise TuningError(f"{_difference(found, made_for)}: run photonlite tune again")
-        points = tuple(Point(**point) for point in raw["memory"])
-        schedules = {str(name): _schedule(one) for name, one in raw["schedules"].items()}
-        return Tuning(found, Table(points), schedules)
+        streams = {int(count): _streams(count, one) for count, one in raw["streams"].items()}
+        return Tuning(found, streams, int(raw["use"]))
     except FileNotFoundError as cause:
         raise TuningError(f"there is no tuning file {path}: photonlite tune makes one") from cause
     except TuningError as cause:
         raise TuningError(f"tuning file {path} cannot be used: {cause}") from cause
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as cause:
         raise TuningError(f"tuning file {path} is damaged: {type(cause).__name__}: {cause!s:.200}") from cause
+
+
+def _streams(count: str, raw: Mapping[str, Any]) -> StreamTuning:
+    try:
+        pairs = tuple(Pair(**pair) for pair in raw["pairs"])
+        return StreamTuning(float(raw["step_s"]), pairs, _schedule(raw["schedule"]))
+    except TuningError as cause:
+        raise TuningError(f"{count} streams: {cause}") from cause
 
 
 def _schedule(raw: Mapping[str, Any]) -> Schedule:

@@ -3,10 +3,10 @@
 Stage I chooses the order of pieces of one resource for each way to cut operations, with times as if nothing disturbed
 them. Its makespan is a lower bound of what any shares can reach, so ways to cut are tried from the least one on, and
 the search ends where the bound passes the best schedule. Stage II keeps the order and chooses shares: a piece takes its
-time alone, divided by P(R). A schedule uses at most two divisions of the card, since each needs graphs of its own.
+time alone, divided by P(R). A schedule has the whole card and at most one division of it, as the engine does: each
+needs graphs of its own.
 """
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ from photonlite.tuning.interference import Point, Resource, Table
 from photonlite.tuning.problem import Cut, Operation, cuts_of
 from photonlite.tuning.programme import Option, Plan, order_of, solve
 
-DIVISIONS = 2
 MOST_PIECES = 3  # of an operation
 LIMIT_S = 30.0
 
@@ -84,18 +83,17 @@ def _ordered(cut: Cut, plan: Plan) -> list[frozenset[int]]:
 
 
 def _option_sets(cut: Cut, tables: Mapping[Resource, Table]) -> Iterator[list[list[Option]]]:
-    """Yield options of each piece for every choice of divisions: the whole card, or one side of a division."""
-    divisions: list[tuple[Resource, Point]] = [
+    """Yield options of each piece for every division: the whole card, or a side of the division."""
+    divisions: list[tuple[Resource | None, Point | None]] = [
         (resource, point) for resource, table in tables.items() for point in table.points
     ]
-    for chosen in itertools.combinations(divisions, min(DIVISIONS, len(divisions))):
+    for resource, point in divisions or [(None, None)]:
         options = []
         for piece in cut.pieces:
             shares = {1.0: 1.0}
-            for resource, point in chosen:
-                if piece.resource == resource:
-                    shares[point.share] = point.speed
-                elif piece.resource == "compute":
-                    shares[1 - point.share] = 1 - point.share
+            if point is not None and piece.resource == resource:
+                shares[point.share] = point.speed
+            elif point is not None and piece.resource == "compute":
+                shares[1 - point.share] = 1 - point.share
             options.append([(share, piece.seconds / speed) for share, speed in shares.items()])
         yield options

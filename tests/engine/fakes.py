@@ -15,7 +15,7 @@ from photonlite.engine.core import EngineCore
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
-from photonlite.scheduler.parts import PartSpeeds
+from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 from photonlite.sequence import StoredImage
@@ -207,7 +207,7 @@ class Bench:
             router=router,
             swap_pages=swap_pages,
             encodes_beside=encodes_beside,
-            parts=PartSpeeds(0.54, 0.67) if divides else None,
+            parts=PartTable({32: PartSpeeds(0.54, 0.67)}) if divides else None,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

@@ -1,5 +1,6 @@
 """Images that are encoded beside the other steps."""
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import photonlite
 from photonlite.errors import EngineDiedError, StepError
 from photonlite.request import Token
 from photonlite.scheduler import fifo
+from photonlite.scheduler.limits import LaunchModel, RunCost
+from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
 from tests.engine.fakes import PREFIX, Bench, FakeImage, ends_at
 from tests.models.qwen import tiny as qwen
@@ -104,6 +107,50 @@ def test_a_prompt_runs_behind_its_image_in_the_encoders_part_and_its_last_positi
     assert len(sink.tokens) == 60
     assert bench.sequences[1].times.prefill_s > 0
     assert bench.everything_is_free()
+
+
+def use_table(bench: Bench, **speeds: PartSpeeds) -> None:
+    """Give the scheduler speeds in parts beside one row that decodes, and beside three."""
+    policy = bench.scheduler.policy
+    table = PartTable({1: speeds["one"], 3: speeds["three"]})
+    policy.limits = dataclasses.replace(policy.limits, parts=table)
+
+
+@pytest.mark.parametrize("more", [0, 2])
+@pytest.mark.parametrize("many_pay", [True, False])
+def test_images_have_a_part_where_that_pays_by_the_table_for_the_rows_that_decode(more: int, many_pay: bool) -> None:
+    bench = divided()
+    good, bad = PartSpeeds(0.6, 0.6), PartSpeeds(0.4, 0.4)
+    use_table(bench, one=bad if many_pay else good, three=good if many_pay else bad)
+    for _ in range(more):
+        bench.ask()
+    for _ in range(3):
+        bench.core.tick()
+    assert len(bench.scheduler.running.decoding()) == 1 + more
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    bench.core.tick()
+
+    (step,) = [one for one in bench.runner.steps if one.kind == "encode"]
+    assert step.plan.in_part == (many_pay == (more == 2))
+    assert step.plan.in_turn != step.plan.in_part
+
+
+def test_what_runs_in_a_part_is_counted_as_on_the_whole_card() -> None:
+    bench = divided()
+    use_table(bench, one=PartSpeeds(0.5, 0.75), three=PartSpeeds(0.1, 0.1))
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    decode, encode = bench.runner.steps[-2:]
+    policy = bench.scheduler.policy
+    policy.run_cost, policy.crops = RunCost(), LaunchModel(8)
+    decode.in_part, decode.device_s, encode.device_s = True, 0.004, 0.030
+    policy.observe(decode)
+    policy.observe(encode)
+
+    assert encode.plan.in_part
+    assert policy.run_cost.decode_s == pytest.approx(0.003)
+    assert policy.crops.cost(encode.plan.crops) == pytest.approx(0.015)
 
 
 @pytest.mark.parametrize("call", ["launch", "collect"])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bench.overlap import __main__ as command
+from bench.overlap import served
 from bench.overlap.chart import main as draw
 from bench.overlap.rows import (
     HEAD,
@@ -23,6 +24,7 @@ from bench.overlap.rows import (
 from bench.overlap.spike import Spike, run_all
 from bench.overlap.standin import HostCard
 from photonlite.errors import SettingsError
+from photonlite.tuning import made_for
 from photonlite.tuning.paces import Pace
 from photonlite.tuning.schedule import load_tuning
 from tests.tuning.virtual import Timed, VirtualCard
@@ -192,3 +194,25 @@ def test_the_command_rehearses_on_a_cpu_and_its_file_is_drawn(tmp_path, capsys: 
     assert all(f"## {name}" in page.read_text() for name in ("Pairs", "Roofline", "Schedules"))
     assert draw([str(data / "spike.json"), str(image)]) == 0
     assert image.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+def test_an_engine_uses_what_was_measured_before(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(made_for, "card_of", lambda _: ("the host", 132))
+    used: list[str] = []
+    serve = served.serve
+
+    def spied(*arguments: Any) -> Any:
+        model = serve(*arguments)
+        used.append(model.metrics()["tuning"])
+        return model
+
+    monkeypatch.setattr(served, "serve", spied)
+    options = "--profile --engine --ways turns tuned --device cpu --tiny --streams 2 --splits 64 --rounds 1 --clients 1"
+
+    code = command.main([*options.split(), "--seconds", "0.02", "--window", "0.2", "--data", str(tmp_path)])
+
+    assert code == 0, capsys.readouterr().out
+    assert used == ["", f"the schedule of 2 streams in {tmp_path / 'tuning.json'}"]

@@ -15,7 +15,7 @@ from photonlite.grammar.automata.tables import words
 from photonlite.request import IMAGE, Token
 from photonlite.runner.slots import SlotShape
 from photonlite.scheduler.limits import Limits
-from photonlite.scheduler.parts import PartSpeeds
+from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.sequence import PrefixPages, StoredImage, UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
@@ -139,7 +139,7 @@ class Scenario:
             mixes=self.mixes,
             mixed_tokens=self.mixed_tokens,
             encodes_beside=self.encodes_beside,
-            parts=PartSpeeds(0.9, 0.9) if self.divides else None,
+            parts=PartTable({8: PartSpeeds(0.9, 0.9)}) if self.divides else None,
             staged_pages=self.staged_pages,
         )
 

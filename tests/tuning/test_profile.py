@@ -1,7 +1,8 @@
 import pytest
 
+from photonlite.tuning.interference import Pair
 from photonlite.tuning.profile import Profile, measure, sizes_of, tuning_of
-from photonlite.tuning.schedule import Tuning, load_tuning, save_tuning
+from photonlite.tuning.schedule import load_tuning, save_tuning
 from tests.tuning.virtual import Timed, VirtualCard
 
 SPEEDS = {("decode", 64): 0.85, ("encode", 68): 0.55, ("decode", 32): 0.5, ("encode", 100): 0.8}
@@ -29,13 +30,26 @@ def test_works_are_measured_alone_and_in_pairs() -> None:
 
 @pytest.mark.long
 def test_schedules_of_a_profile_gain_what_pairs_do_and_survive_their_file(tmp_path) -> None:
-    tuning = tuning_of(profile_of(VirtualCard(SPEEDS, BESIDE), []), {"card": "virtual"})
+    tuning = tuning_of(profile_of(VirtualCard(SPEEDS, BESIDE), []), {"card": "virtual", "sms": "132"})
 
     assert set(tuning.schedules) == {"8 streams", "32 streams"}
     for schedule in tuning.schedules.values():
         assert 1.05 < schedule.turns / schedule.makespan <= (0.55 + 0.85) * 0.9
+    assert tuning.use == max(tuning.streams, key=lambda one: tuning.streams[one].gain)
+    assert tuning.decode_sms in (32, 64)
+    assert {count: one.step_s for count, one in tuning.streams.items()} == pytest.approx({8: 0.0013, 32: 0.0025})
     save_tuning(tmp_path / "tuning.json", tuning)
-    assert isinstance(load_tuning(tmp_path / "tuning.json"), Tuning)
+    assert load_tuning(tmp_path / "tuning.json") == tuning
+
+
+@pytest.mark.long
+def test_the_schedule_that_gains_most_is_used() -> None:
+    pairs = {8: [Pair(64, 0.55, 0.85)], 32: [Pair(64, 0.4, 0.4)]}
+
+    tuning = tuning_of(Profile({9: 0.012}, {8: 0.003, 32: 0.004}, pairs), {"sms": "132"})
+
+    assert (tuning.use, tuning.decode_sms) == (8, 64)
+    assert tuning.streams[32].decode_sms() is None
 
 
 @pytest.mark.parametrize(("batch", "pieces"), [(1, 3), (2, 4), (3, 3), (5, 4), (9, 3), (10, 4), (13, 3)])

@@ -4,6 +4,13 @@ from tests.mutants.mutant import CORE, RUNS, SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
+        "images are encoded beside other steps where the tuned schedule takes turns",
+        "engine/build.py",
+        "if split.source and not split.encode_sms:",
+        "if False:",
+        "tests/api/test_tuned.py",
+    ),
+    Mutant(
         "a request is submitted before its grammar is there",
         "api/session.py",
         "                yield compiling\n",

@@ -431,8 +431,15 @@ MUTANTS = [
     Mutant(
         "what waits for its images is no reason to encode them on the whole card",
         "scheduler/parts.py",
-        "shared = rows / (rows + later) * (_WEIGHTS + rows + later) / (_WEIGHTS + rows)",
+        "shared = rows / (rows + later) * (weights + rows + later) / (weights + rows)",
         "shared = 1.0",
+        "tests/scheduler/test_parts.py",
+    ),
+    Mutant(
+        "speeds in parts are those beside 32 rows, however many decode",
+        "scheduler/parts.py",
+        "speeds, weights = table.at(rows), table.weights",
+        "speeds, weights = table.at(32), table.weights",
         "tests/scheduler/test_parts.py",
     ),
     Mutant(
