@@ -78,7 +78,7 @@ class Engine:
             _logger.info("Not fused: images and experts with adapters")
         bank = AdapterBank(self._model, self.config.adapter_slots, self.config.adapter_rank)
         core, loop = self._core, self._loop
-        self._model_runner.adapters = bank
+        self._model_runner.use_adapters(bank)
 
         def tell(load: AdapterLoad, error: BaseException | None) -> None:
             loop.post(lambda: core.note_adapter(load, error))
@@ -91,10 +91,11 @@ class Engine:
 
         On a card decode steps and prompts are captured with it. From any thread, one at a time.
         """
-        runner, bank = self._model_runner, self._model_runner.adapters
-        if bank is None:
+        runner, adapted = self._model_runner, self._model_runner.adapted
+        if adapted is None:
             self.check()  # an engine that has died meanwhile has none any more
             raise AssertionError("adapters are reserved before the engine uses any")
+        bank = adapted.bank
         with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
             try:
                 bank.reserve(weights)
@@ -107,6 +108,7 @@ class Engine:
             except Exception:
                 self.check()  # where the engine has died meanwhile, its runner has nothing left to capture
                 raise
+            self.check()  # or it has captured nothing
             if graphs is not None:
                 shown = graphs.graphs, graphs.seconds, graphs.bytes / 2**20
                 _logger.info("CUDA graphs with adapters: %d in %.1f s, %.0f MiB", *shown)
