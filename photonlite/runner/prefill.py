@@ -15,18 +15,18 @@ does, row by row in attention. Words are embedded inside the pass; images, and t
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import BatchItem
 from photonlite.device.base import Array
 from photonlite.kernels.adapters import AdapterRows
+from photonlite.kernels.autotune import plan_free_attention
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule, dequantise, indexable, quantise, write_kv
 from photonlite.models.adapters.layers import AdapterBank
@@ -349,13 +349,3 @@ def _gather(pages: Tensor, table: Tensor, count: int, dtype: torch.dtype, scale:
     """Return the first `count` cached positions of a row, ``[1, count, H_kv, D]``."""
     found = indexable(pages)[table].view(pages.dtype).flatten(0, 1)[:count]
     return dequantise(found, dtype, scale)[None]
-
-
-def plan_free_attention(device: torch.device) -> AbstractContextManager[None]:
-    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11).
-
-    The choice holds for all threads, of which a CPU may have two inside such blocks.
-    """
-    if device.type == "cpu":
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])

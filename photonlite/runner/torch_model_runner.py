@@ -26,6 +26,7 @@ import torch
 from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
 from photonlite.device.cuda import PRIORITY
 from photonlite.images.crops import CropSpec
+from photonlite.kernels.autotune import plan_free_attention
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.triton_utils import Counters, counting_in, has_triton
 from photonlite.models.adapters.layers import AdapterBank
@@ -51,9 +52,10 @@ from photonlite.runner.graphs import (
     GraphOptions,
     GraphReport,
 )
-from photonlite.runner.images import GraphedEncoder, ImageEncoder, Images
-from photonlite.runner.patches import GraphedPatches, PatchImages
-from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
+from photonlite.runner.image_graphs import GraphedEncoder
+from photonlite.runner.images import ImageEncoder, Images
+from photonlite.runner.patches import PatchImages
+from photonlite.runner.prefill import Prefill, PromptRow, make_rows
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import (
     ENCODER_SLOTS,
@@ -244,7 +246,7 @@ class TorchModelRunner:
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         bank = self._bank_of(any(group.adapter_slot for group in groups))
         counting = counting_in(self._encoder_counters)  # other kernels may run at the same time
-        if isinstance(self._encoder, GraphedEncoder | GraphedPatches):
+        if isinstance(self._encoder, GraphedEncoder):
             self._encoder.in_part = slot.in_part
         with self._spread_over(self._images.work(groups)), plan_free_attention(self._device), counting:
             self._images.encode(self._crops[slot.index], groups, bank)
