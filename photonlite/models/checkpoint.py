@@ -38,11 +38,9 @@ def load_checkpoint(
     dtype: torch.dtype,
     revision: str | None = None,
     max_context: int | None = None,
-    precisions: Precisions | None = None,
 ) -> LoadedModel:
     """Load a model in evaluation mode; for names and errors see `loading.resolve`, for the rest `families.Family`."""
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context, "precisions": precisions}
-    return load_files(resolve(name, revision=revision), **options)
+    return load_files(resolve(name, revision=revision), device=device, dtype=dtype, max_context=max_context)
 
 
 def load_files(
