@@ -91,22 +91,17 @@ class Engine:
 
         On a card decode steps and prompts are captured with it. From any thread, one at a time.
         """
-        runner, adapted = self._model_runner, self._model_runner.adapted
-        if adapted is None:
-            self.check()  # an engine that has died meanwhile has none any more
-            raise AssertionError("adapters are reserved before the engine uses any")
-        bank = adapted.bank
+        slots, rank = self.config.adapter_slots, self.config.adapter_rank
         with torch.cuda.device(self._where) if self.cuts_images else contextlib.nullcontext():
             try:
-                bank.reserve(weights)
-                graphs = runner.capture_adapters()
+                graphs = self._model_runner.reserve_adapter(weights)
             except (MemoryError, torch.OutOfMemoryError) as cause:
                 raise CapacityError(
-                    f"there is no memory left for {bank.slots} adapters of rank {bank.rank}: lower adapter_slots, "
+                    f"there is no memory left for {slots} adapters of rank {rank}: lower adapter_slots, "
                     "adapter_rank or gpu_memory_fraction"
                 ) from without_frames(cause)
             except Exception:
-                self.check()  # where the engine has died meanwhile, its runner has nothing left to capture
+                self.check()  # where the engine has died meanwhile, its runner has nothing left to capture with
                 raise
             self.check()  # or it has captured nothing
             if graphs is not None:

@@ -30,6 +30,7 @@ from photonlite.kernels.autotune import plan_free_attention
 from photonlite.kernels.columns import PENDING_COLUMNS
 from photonlite.kernels.triton_utils import Counters, counting_in, has_triton
 from photonlite.models.adapters.layers import AdapterBank
+from photonlite.models.adapters.terms import AdapterWeights
 from photonlite.models.base import (
     CropEncoder,
     Model,
@@ -202,6 +203,13 @@ class TorchModelRunner:
     def use_adapters(self, bank: AdapterBank) -> None:
         """Take launches some of whose rows have adapters from now on."""
         self.adapted = AdaptedLaunches(bank, self._context, self._fused.steps, self._fused.prompts, self._buffers[0])
+
+    def reserve_adapter(self, weights: AdapterWeights) -> GraphReport | None:
+        """Allocate what an adapter needs in any slot, and capture launches with it; see `capture_adapters`."""
+        if self.adapted is None:
+            raise AssertionError("adapters are reserved before the engine uses any")
+        self.adapted.bank.reserve(weights)
+        return self.capture_adapters()
 
     def capture_adapters(self, capturer: Capturer | None = None) -> GraphReport | None:
         """Capture launches with adapters, from any thread; None where steps run without graphs, or kernels.
