@@ -33,9 +33,9 @@ from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.buffers import PagedCache
+from photonlite.runner.decode import decode_attention
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT
 from photonlite.runner.tokens import head_logits
-from photonlite.runner.torch_model_runner import decode_attention
 
 PAGE = 16
 

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import torch
 
+from photonlite.models.families import LoadOptions
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import load_model
@@ -118,7 +119,7 @@ def measure(folder: Path) -> dict[str, float]:
 
 
 def _load(weights: tuple[Path, ...]) -> MoondreamModel:
-    return load_model(weights, MoondreamConfig.from_dict({}), device="cpu", dtype=torch.bfloat16)
+    return load_model(weights, MoondreamConfig.from_dict({}), LoadOptions("cpu", torch.bfloat16))
 
 
 def _read(weights: tuple[Path, ...]) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from bench.bubble.subjects import Subject
 from photonlite.config import EngineConfig
 from photonlite.engine.build import build
 from photonlite.engine.core import EngineCore
-from photonlite.engine.engine import EngineLoop
+from photonlite.engine.loop import EngineLoop
 from photonlite.observe.trace import Span, Tracer
 from photonlite.request import Request, Token
 from photonlite.sequence import Sequence

@@ -13,6 +13,7 @@ from bench.bubble.stops import StopModel
 from photonlite.config import EngineConfig
 from photonlite.grammar.decoding.grammars import DetectGrammar, TextGrammar, Vocabulary
 from photonlite.models.base import Model
+from photonlite.models.families import LoadOptions
 from photonlite.models.layers import RMSNorm
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
@@ -114,7 +115,7 @@ def fill_randomly(model: nn.Module, seed: int) -> None:
 def shipped(device: torch.device, dtype: torch.dtype = torch.float32) -> Subject:
     """Load the shipped checkpoint."""
     files = resolve(None)
-    model = load_model(files.weights, files.config, device=device, dtype=dtype)
+    model = load_model(files.weights, files.config, LoadOptions(device, dtype))
     return stopping("the shipped checkpoint", model, device, dtype)
 
 

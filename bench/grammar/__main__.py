@@ -17,6 +17,7 @@ from bench.grammar.masks import measure
 from bench.grammar.samples import Vocabulary, large, shipped
 from bench.grammar.speed import Speed
 from photonlite.grammar.automata.tables import SpecialIds
+from photonlite.models.families import LoadOptions
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def shipped_subject(options: Options) -> Subject:
     """Load the shipped checkpoint, and keep it from ending its answers."""
     files = resolve(None)
-    model = load_model(files.weights, files.config, device=options.where, dtype=options.dtype)
+    model = load_model(files.weights, files.config, LoadOptions(options.where, options.dtype))
     prompt, spread, stop = (40, 5, 120) if options.tiny else (300, SPREAD, 400)
     return _endless("the shipped checkpoint", model, options, (prompt, spread, stop))
 

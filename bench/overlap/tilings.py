@@ -16,7 +16,7 @@ import torch
 
 from bench.steps.tune import divided
 from photonlite.kernels.decode_attention import AttentionConfig
-from photonlite.kernels.small_batch_gemm import Tiling
+from photonlite.kernels.tilings import Tiling
 from photonlite.models.moondream.config import TextConfig
 from photonlite.tuning.lanes import Card, Lane, Replay
 from photonlite.tuning.paces import alone

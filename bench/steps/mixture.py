@@ -17,7 +17,8 @@ from photonlite.kernels import experts as kernels
 from photonlite.kernels.decode_attention import attention_config, decode_attention
 from photonlite.kernels.reference import experts as reference
 from photonlite.kernels.reference.experts import ExpertWeight, Routes
-from photonlite.kernels.small_batch_gemm import linear_out, small_batch_gemm, tiling_of
+from photonlite.kernels.small_batch_gemm import linear_out, small_batch_gemm
+from photonlite.kernels.tilings import tiling_of
 from photonlite.kernels.triton_utils import use_triton
 from photonlite.models.moondream.fused.layers import PackedBlock, PackedExperts
 from photonlite.models.moondream.fused.mixture import MixtureTables

@@ -9,7 +9,7 @@ import torch
 from bench.steps.subjects import Rows, Subject
 from photonlite.kernels.decode_attention import attention_config, decode_attention
 from photonlite.kernels.serial_block import add_linear, empty_scales, norm_linear, scale_stream
-from photonlite.kernels.small_batch_gemm import tiling_of
+from photonlite.kernels.tilings import tiling_of
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
 from photonlite.runner.tokens import apply_head
 

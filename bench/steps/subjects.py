@@ -28,9 +28,9 @@ from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
 from photonlite.models.qwen.text import TextDecoder
 from photonlite.runner.buffers import PagedCache
+from photonlite.runner.decode import decode_attention
 from photonlite.runner.slots import PAGES, POSITION, WRITE_SLOT
 from photonlite.runner.tokens import apply_head
-from photonlite.runner.torch_model_runner import decode_attention
 
 PAGE = 16
 _WHOLE_GROUPS = {"text": {"dim": 128, "ff_dim": 256}, "vision": {"proj_out_dim": 128}, "region": {"dim": 128}}

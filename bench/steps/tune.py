@@ -22,10 +22,10 @@ from bench.shapes import FUSED, SHAPES
 from bench.steps.subjects import Rows, Subject, make_subject
 from photonlite.config import Precision
 from photonlite.device.names import resolve_device
-from photonlite.kernels import decode_attention, experts, serial_block, small_batch_gemm
+from photonlite.kernels import decode_attention, experts, tilings
 from photonlite.kernels.decode_attention import AttentionConfig
 from photonlite.kernels.experts import GroupTiling
-from photonlite.kernels.small_batch_gemm import Tiling
+from photonlite.kernels.tilings import Tiling
 from photonlite.models.moondream.model import MoondreamModel
 
 _PARTS = ("qkv", "proj", "gate, up", "down", "in", "out", "head", "attention")
@@ -131,15 +131,12 @@ def divided(name: str, outs: int, ins: int, choice: Any) -> Iterator[None]:
         with mock.patch.object(decode_attention, "attention_config", return_value=choice):
             yield
         return
-    usual = small_batch_gemm.tiling_of
+    usual = tilings.tiling_of
 
     def tiling(rows: int, n: int, k: int, *, gated: bool = False, group: int = 0) -> Tiling:
         return choice if (n, k) == (outs, ins) else usual(rows, n, k, gated=gated, group=group)
 
-    with (
-        mock.patch.object(small_batch_gemm, "tiling_of", tiling),
-        mock.patch.object(serial_block, "tiling_of", tiling),
-    ):
+    with mock.patch.object(tilings, "tiling_of", tiling):
         yield
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
+Whole = TypeVar("Whole", covariant=True)
+Streamed = TypeVar("Streamed", covariant=True)
+Either = TypeVar("Either", covariant=True)
 Awaitable: TypeAlias = Coroutine[Any, Any, R]
 Settings: TypeAlias = RequestSettings | None
 Image: TypeAlias = ImageInput | None
@@ -49,8 +52,8 @@ class PlainOptions(Options, total=False):
     retries: int
 
 
-class CaptionMethod(Protocol):
-    """Type of `VisionModel.caption`, which describes it."""
+class CaptionMethod(Protocol[Whole, Streamed, Either]):
+    """Type of `VisionModel.caption`, which describes it, and of `acaption`, by what they return."""
 
     @overload
     def __call__(
@@ -60,7 +63,7 @@ class CaptionMethod(Protocol):
         stream: Literal[False] = False,
         settings: Settings = None,
         **options: Unpack[Options],
-    ) -> Caption: ...
+    ) -> Whole: ...
     @overload
     def __call__(
         self,
@@ -69,7 +72,7 @@ class CaptionMethod(Protocol):
         stream: Literal[True] = ...,
         settings: Settings = None,
         **options: Unpack[Options],
-    ) -> Caption[Iterator[str]]: ...
+    ) -> Streamed: ...
     @overload
     def __call__(
         self,
@@ -78,39 +81,13 @@ class CaptionMethod(Protocol):
         stream: bool = False,
         settings: Settings = None,
         **options: Unpack[Options],
-    ) -> Caption[Any]: ...
+    ) -> Either: ...
 
 
-class AsyncCaptionMethod(Protocol):
-    """Type of `VisionModel.acaption`."""
-
-    @overload
-    def __call__(
-        self,
-        image: ImageInput,
-        length: str = "normal",
-        stream: Literal[False] = False,
-        settings: Settings = None,
-        **options: Unpack[Options],
-    ) -> Awaitable[Caption]: ...
-    @overload
-    def __call__(
-        self,
-        image: ImageInput,
-        length: str = "normal",
-        stream: Literal[True] = ...,
-        settings: Settings = None,
-        **options: Unpack[Options],
-    ) -> Awaitable[Caption[AsyncIterator[str]]]: ...
-    @overload
-    def __call__(
-        self,
-        image: ImageInput,
-        length: str = "normal",
-        stream: bool = False,
-        settings: Settings = None,
-        **options: Unpack[Options],
-    ) -> Awaitable[Caption[Any]]: ...
+SyncCaption: TypeAlias = CaptionMethod[Caption, Caption[Iterator[str]], Caption[Any]]
+AsyncCaption: TypeAlias = CaptionMethod[
+    Awaitable[Caption], Awaitable[Caption[AsyncIterator[str]]], Awaitable[Caption[Any]]
+]
 
 
 class QueryMethod(Protocol):
@@ -233,9 +210,9 @@ class AsyncQueryMethod(Protocol):
     ) -> Awaitable[Answer[Any, Any]]: ...
 
 
-def typed_caption(method: Callable[..., Caption[Any]]) -> CaptionMethod:
+def typed_caption(method: Callable[..., Caption[Any]]) -> SyncCaption:
     """Return the method as it is, for type checkers with its overloads."""
-    return cast(CaptionMethod, method)
+    return cast(SyncCaption, method)
 
 
 def typed_query(method: Callable[..., Answer[Any, Any]]) -> QueryMethod:
@@ -244,7 +221,7 @@ def typed_query(method: Callable[..., Answer[Any, Any]]) -> QueryMethod:
 
 
 @overload
-def async_twin(method: CaptionMethod) -> AsyncCaptionMethod: ...
+def async_twin(method: SyncCaption) -> AsyncCaption: ...
 @overload
 def async_twin(method: QueryMethod) -> AsyncQueryMethod: ...
 @overload

@@ -27,7 +27,7 @@ from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
 from photonlite.runner.buffers import KvFormat, kv_format
 from photonlite.runner.graphs import VARIANTS, CudaCapturer, GraphOptions, GraphReport, prefill_sizes, sizes_within
-from photonlite.runner.images import GraphedEncoder
+from photonlite.runner.image_graphs import GraphedCrops, GraphedPatches
 from photonlite.runner.memory import (
     GRAPH_BYTES,
     MemoryPlan,
@@ -39,8 +39,6 @@ from photonlite.runner.memory import (
     measure_activations,
     plan_memory,
 )
-from photonlite.runner.patches import GraphedPatches
-from photonlite.runner.prefill import plan_free_attention
 from photonlite.runner.ranks.leader import LeaderRunner, TeamExecutor, TeamModel
 from photonlite.runner.ranks.team import Team
 from photonlite.runner.slots import SlotShape
@@ -232,16 +230,15 @@ def _crop_encoder(
     if divided is not None:
         capturers = Capturers(capturers.whole, *(CudaCapturer(where, part=part) for part in divided))
     spec = model.crop_spec
-    graphed: GraphedEncoder | GraphedPatches
+    graphed: GraphedCrops | GraphedPatches
     if isinstance(spec, CropSpec):
         crops = cast(CropEncoder, encoder)
-        graphed = GraphedEncoder(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
+        graphed = GraphedCrops(crops, crop_size=spec.crop_size, max_crops=config.max_crops, device=where)
     else:
         graphed = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
-    with contextlib.nullcontext() if isinstance(spec, CropSpec) else plan_free_attention(where):
-        report = graphed.capture(capturer)
-        if capturers.encode is not None:
-            report += graphed.capture(capturers.encode, in_part=True)
+    report = graphed.capture(capturer)
+    if capturers.encode is not None:
+        report += graphed.capture(capturers.encode, in_part=True)
     return graphed, capturers, report
 
 

@@ -22,6 +22,16 @@ def only_backend(backend: SDPBackend) -> Iterator[None]:
         yield
 
 
+def plan_free_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11).
+
+    The choice holds for all threads, of which a CPU may have two inside such blocks.
+    """
+    if device.type == "cpu":
+        return contextlib.nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
 def fastest(candidates: Sequence[Callable[[], object]]) -> int:
     """Return the index of the candidate that takes the least time on the current CUDA stream; the first among equals.
 

@@ -15,7 +15,8 @@ from photonlite.kernels.decode_attention import shared_bytes as step_bytes
 from photonlite.kernels.fp8 import CAPABILITY as FP8_CAPABILITY
 from photonlite.kernels.prefill_attention import prefill_config
 from photonlite.kernels.prefill_attention import shared_bytes as prompt_bytes
-from photonlite.kernels.small_batch_gemm import least_shared
+from photonlite.kernels.small_batch_gemm import MAX_ROWS
+from photonlite.kernels.tilings import least_shared
 from photonlite.kernels.triton_utils import HAS_TRITON, LEAST_CAPABILITY
 
 HALF = (torch.bfloat16, torch.float16)
@@ -67,7 +68,7 @@ def step_needs(head_dim: int, group: int) -> list[Need]:
     """Return what decode steps need, for heads of a size of which `group` share keys and values."""
     configs = (attention_config(rows, 8, 4096, dim=head_dim, group=group) for rows in (1, 8, 64))
     attention = max(step_bytes(config, head_dim) for config in configs if config.dot)
-    return [Need("small_batch_gemm", least_shared()), Need("decode_attention", attention)]
+    return [Need("small_batch_gemm", least_shared(MAX_ROWS)), Need("decode_attention", attention)]
 
 
 def fp8_needs(kernel: str) -> list[Need]:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from photonlite.kernels import row_kernels
+from photonlite.kernels import row_kernels, tilings
 from photonlite.kernels.quantised import Weight, dense
 from photonlite.kernels.reference import serial_block as reference
 from photonlite.kernels.reference.row_adapters import RowTerms
-from photonlite.kernels.small_batch_gemm import SEVERAL, Scales, run_product, supported, tiling_of
+from photonlite.kernels.small_batch_gemm import Scales, run_product, supported
+from photonlite.kernels.tilings import SEVERAL
 from photonlite.kernels.triton_utils import dependent_launch, power_of_2
 
 
@@ -29,10 +30,10 @@ def empty_scales(
 ) -> Scales:
     """Allocate what :func:`add_linear` writes for `rows` rows with a weight ``[outs, ins]``, in the type of `like`.
 
-    `group` is that of the weight, see `small_batch_gemm.tiling_of`; `adapted` says whether terms of adapters are added.
+    `group` is that of the weight, see `tilings.tiling_of`; `adapted` says whether terms of adapters are added.
     """
     wide = torch.promote_types(like.dtype, torch.float32)
-    tiles = -(-outs // tiling_of(max(rows, SEVERAL) if adapted else rows, outs, ins, group=group).outs)
+    tiles = -(-outs // tilings.tiling_of(max(rows, SEVERAL) if adapted else rows, outs, ins, group=group).outs)
     return Scales(like.new_empty(rows, outs), like.new_empty(tiles, rows, dtype=wide), eps)
 
 

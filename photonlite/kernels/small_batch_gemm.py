@@ -28,12 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from photonlite.kernels import row_kernels
+from photonlite.kernels import row_kernels, tilings
 from photonlite.kernels import small_batch_gemm_kernels as device_code
-from photonlite.kernels.quantised import GROUP, Weight, dense, obstacle
+from photonlite.kernels.quantised import Weight, dense, obstacle
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.reference.row_adapters import RowTerms
 from photonlite.kernels.row_adapters import expansion
+from photonlite.kernels.tilings import SEVERAL, Tiling, fitted
 from photonlite.kernels.triton_utils import (
     arrival_counters,
     dependent_launch,
@@ -43,26 +44,7 @@ from photonlite.kernels.triton_utils import (
     use_triton,
 )  # fmt: skip
 
-_SPARE = 2048  # bytes of shared memory for what is not a step of the loop
-_RESERVED = 1024  # bytes that every program takes besides
-_LEAST_STEP, _WIDEST = 32, 128  # columns of the least step, weight rows of the widest program
-_PROGRAMS = 132  # multiprocessors of an H200: each should have as many programs as the others
-
-SEVERAL = 2  # rows that the kernel for several rows is tiled for at least
 MAX_ROWS = 64  # rows that the kernels take: beyond them a product is no longer bound by the reading of weights
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How a product is divided among programs."""
-
-    outs: int  # weight rows of a program
-    ins: int  # columns in one step of its loop
-    parts: int = 1  # programs that share the same weight rows
-    warps: int = 4
-    stages: int = 4  # steps of the loop whose loads are under way together; 0 for the kernel for a single row
-    together: int = 1  # programs that share the memory of a multiprocessor
-    ahead: int = 0  # columns of the weight that a program prefetches into the L2 cache before it waits for its input
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,90 +64,6 @@ class Handshake:
     stale: Tensor  # that of the block before, whose `linear_out` has ended when this `linear_in` sets it to zero
     count: int  # programs of `linear_in`
     late: int  # leading columns of the input of `linear_out` that attention writes, for which it waits
-
-
-def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int = 0) -> Tiling:
-    """Choose by measurement on an H200 or H100 (bench/results/gpu-notes.md); right for any shape, if not the fastest.
-
-    `outs` are rows of the weight; `gated` says whether they are pairs of SwiGLU; `group` is 0 for a weight that is not
-    quantised, else the columns that share a scale: those of int4 are a step on tensor cores, those of 8 bits hold one.
-    """
-    if group and rows == 1:
-        return _quantised_tiling_of_one(outs, ins, group, gated=gated)
-    if group:
-        return _quantised_tiling(rows, outs, ins, group, gated=gated)
-    if rows == 1:
-        return _tiling_of_one(outs, ins, gated=gated)
-    if outs >= 8192 and not gated:
-        return Tiling(128, 128, 1, 8, 4 if rows <= 48 else 3)
-    tiles = -(-outs // 64)
-    parts = 1 if gated else max(1, min(4, ins // 512, -(-112 // tiles)))
-    together = min(3, -(-tiles * parts // _PROGRAMS))
-    if rows <= 16 and together == 1:
-        return Tiling(64, 256, parts, 4, 3)
-    return Tiling(64, 128, parts, 4, 5 if rows <= 48 else 4, together)
-
-
-def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
-    if gated:
-        return Tiling(4, 1024, 1, 2, 0)
-    if outs > 4096:
-        return Tiling(8, 1024, 1, 4, 0)
-    if ins > 12_288:  # the loop is unrolled: more steps than about 12 take more registers than there are
-        return Tiling(4, 4096, 1, 8, 0)
-    if ins > 8192:
-        return Tiling(4, 1024, 1, 2, 0)
-    if outs <= 2048:
-        return Tiling(4, 1024, 1, 2, 0) if ins <= 2048 else Tiling(8, 1024, 1, 4, 0)
-    if ins <= 2048:
-        return Tiling(4, 1024, 1, 4, 0)
-    return Tiling(4, 1024, 1, 2, 0) if outs <= 3072 or ins > 4096 else Tiling(16, 512, 1, 4, 0)
-
-
-def _quantised_tiling(rows: int, outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose for several rows by measurement on an H100; int4 was compared while the card did other work too.
-
-    Up to 16 rows of 8-bit weights have programs of 32 outputs; others have 64.
-    """
-    step, most = min(group, 128), 1 if gated else max(1, min(4, ins // 512))
-    if rows <= 16 and group > GROUP:
-        tiles = -(-outs // 32)
-        return Tiling(32, step, min(most, -(-112 // tiles)), 4, 6, 3)
-    tiles = -(-outs // 64)
-    return Tiling(64, step, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
-
-
-def _quantised_tiling_of_one(outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose by measurement on an H100, by the bytes of a tile. Steps lie in one group of 8 bits."""
-    if group <= GROUP:  # int4, whose steps may have several groups
-        return Tiling(4, 2048, 1, 4, 0)
-    step = 2048 if group == ins else min(2048, group & -group)
-    # With few outputs, programs of 8 rows are 3 % faster on an H100, but spill registers on an RTX 3090.
-    return Tiling(4 if gated or outs <= 4096 else 8, step, 1, 4, 0)
-
-
-def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
-    """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
-    stages, ins = tiling.stages, tiling.ins
-    room = (shared + _RESERVED) // tiling.together - _RESERVED - _SPARE
-    while stages * ins * (tiling.outs + width) * itemsize > room:
-        if stages > 2:
-            stages -= 1
-        elif ins > _LEAST_STEP:
-            ins //= 2
-        else:
-            raise ValueError(f"{shared} bytes of shared memory are too few for {tiling} and {width} rows")
-    return replace(tiling, stages=stages, ins=ins)
-
-
-def least_shared() -> int:
-    """Return the bytes of shared memory to which every tiling can be shrunk."""
-    return 2 * _LEAST_STEP * (_WIDEST + MAX_ROWS) * 2 + _SPARE
-
-
-def stats_width(outs: int, ins: int, *, group: int = 0) -> int:
-    """Return the columns of a tile of the statistics that `linear_out` writes; `group` is as for `tiling_of`."""
-    return tiling_of(1, outs, ins, group=group).outs
 
 
 def small_batch_gemm(
@@ -280,12 +178,6 @@ def supported(x: Tensor, weight: Weight) -> bool:
     return few and x.stride(1) == 1 and values.stride(1) == 1 and obstacle(weight) is None
 
 
-def programs_of(rows: int, outs: int, ins: int, *, group: int = 0) -> int:
-    """Return the number of programs of a product, as a `Handshake` counts them."""
-    tiling = tiling_of(rows, outs, ins, group=group)
-    return -(-outs // tiling.outs) * tiling.parts
-
-
 def group_of(weight: Weight) -> int:
     """Return the columns that share a scale; 0 for a weight that is not quantised."""
     return 0 if isinstance(weight, Tensor) else weight.group
@@ -319,7 +211,9 @@ def run_product(
     """Run the kernel for several rows or that for a single one, as the tiling says."""
     (rows, ins), outs = x.shape, len(weight)
     group = group_of(weight)
-    tiling = tiling or tiling_of(rows if added is None else max(rows, SEVERAL), outs, ins, gated=gated, group=group)
+    tiling = tiling or tilings.tiling_of(
+        rows if added is None else max(rows, SEVERAL), outs, ins, gated=gated, group=group
+    )
     width, late = max(16, power_of_2(rows)), awaits.late if awaits is not None else 0
     if tiling.stages:
         fit = fitted(tiling, width, x.element_size(), shared_memory(x))

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from photonlite.device.collectives import RankGroup
 from photonlite.errors import SettingsError
 from photonlite.grammar.prompts import Prompts
 from photonlite.models.base import Model
-from photonlite.models.families import Family
+from photonlite.models.families import Family, LoadOptions
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import prepare
@@ -38,11 +38,9 @@ def load_checkpoint(
     dtype: torch.dtype,
     revision: str | None = None,
     max_context: int | None = None,
-    precisions: Precisions | None = None,
 ) -> LoadedModel:
     """Load a model in evaluation mode; for names and errors see `loading.resolve`, for the rest `families.Family`."""
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context, "precisions": precisions}
-    return load_files(resolve(name, revision=revision), **options)
+    return load_files(resolve(name, revision=revision), device=device, dtype=dtype, max_context=max_context)
 
 
 def load_files(
@@ -64,17 +62,13 @@ def load_files(
             f"weights were asked for with {precisions}, but the files have {files.stored}: leave it out, or load the "
             "release that they were made from"
         )
-    precisions = files.stored or precisions
+    precisions = files.stored or precisions or Precisions()
     if ranks is not None:
         refuse_ranks(precisions, ranks.count)
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "max_context": max_context}
-    if ranks is not None:
-        options["ranks"] = ranks
-    if precisions:
-        options["precisions"] = precisions
-    model, prompts = files.family.load(files.config, files.tokenizer, files.weights, **options)
+    options = LoadOptions(device, dtype, max_context, ranks, precisions)
+    model, prompts = files.family.load(files.config, files.tokenizer, files.weights, options)
     prepare(cast(nn.Module, model), device, dtype)
-    return LoadedModel(files.name, model, prompts, files.sampling, files, precisions or Precisions(), files.family)
+    return LoadedModel(files.name, model, prompts, files.sampling, files, precisions, files.family)
 
 
 def refuse_ranks(precisions: Precisions | None, count: int) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from photonlite.errors import ConfigError
 from photonlite.grammar.prompts import Prompts
+from photonlite.models.precisions import Precisions
 
 if TYPE_CHECKING:  # the command line lists families without torch, which takes seconds to import
     import torch
@@ -24,8 +25,19 @@ if TYPE_CHECKING:  # the command line lists families without torch, which takes 
     from photonlite.device.collectives import RankGroup
     from photonlite.models.adapters.terms import AdapterPlace, AdapterTerm
     from photonlite.models.base import Model
-    from photonlite.models.precisions import Precisions
     from photonlite.request import Token
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is loaded."""
+
+    device: torch.device | str
+    dtype: torch.dtype  # of what is not quantised
+    max_context: int | None = None  # shortens its context; None leaves the length to the family
+    # With these only a rank's share of the decoder is read, and the image encoder on rank 0 alone.
+    ranks: RankGroup | None = None
+    precisions: Precisions = field(default_factory=Precisions)  # of its linear layers
 
 
 class Family(Protocol):
@@ -53,22 +65,9 @@ class Family(Protocol):
         """
 
     def load(
-        self,
-        config: Any,
-        tokenizer: Path,
-        weights: Sequence[Path],
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        max_context: int | None = None,
-        ranks: RankGroup | None = None,
-        precisions: Precisions | None = None,
+        self, config: Any, tokenizer: Path, weights: Sequence[Path], options: LoadOptions
     ) -> tuple[Model, Prompts]:
-        """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files.
-
-        `max_context` shortens its context; None leaves the length to the family. With `ranks`, only a rank's share of
-        the decoder is read, and the image encoder on rank 0 alone. `precisions` are those of its linear layers.
-        """
+        """Load a model in evaluation mode, and what writes its prompts; CheckpointError for unusable files."""
 
     def adapter_place(self, model: Any, module: str) -> AdapterPlace | None:
         """Return where the layer of a public name is in a loaded model; None for one that takes no adapter."""

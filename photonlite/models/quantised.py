@@ -25,6 +25,7 @@ from photonlite.kernels.quantised import Weight, dense
 from photonlite.kernels.quantised import obstacle as weight_obstacle
 from photonlite.kernels.reference.compensation import quantise_for
 from photonlite.kernels.reference.quantised import QuantisedWeight, empty, quantise
+from photonlite.models.families import LoadOptions
 from photonlite.models.matching import check_tensors
 from photonlite.models.precisions import Precisions
 from photonlite.models.shards import read_headers, read_tensors
@@ -74,11 +75,10 @@ def _keeps_type(name: str, value: Tensor) -> bool:
     return name.rpartition(".")[2] in _PARTS or value.dtype == torch.float8_e4m3fn  # of experts
 
 
-def load_stored(
-    files: Iterable[Path], model: nn.Module, precisions: Precisions, device: torch.device | str, dtype: torch.dtype
-) -> None:
+def load_stored(files: Iterable[Path], model: nn.Module, options: LoadOptions) -> None:
     """Give a model without values those of files in photonlite's own form; CheckpointError for unusable files."""
-    replace_layers(model, layers_of(model, precisions))
+    device, dtype = options.device, options.dtype
+    replace_layers(model, layers_of(model, options.precisions))
     expected = model.state_dict()
     found = {info.name: info for info in read_headers(files)}
     check_tensors(found, {name: tuple(value.shape) for name, value in expected.items()})
@@ -196,21 +196,12 @@ class WeightStore:
     Args:
         model: Without values.
         layers: Precisions of layers, by name.
-        device: Where the model will be.
-        dtype: Of what is not quantised.
-        moments: Of the inputs of layers in int4, by name, where they are known.
+        options: Where the model will be, and the moments of the inputs of layers in int4, where they are known.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layers: Mapping[str, Precision],
-        device: torch.device | str,
-        dtype: torch.dtype,
-        moments: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self._moments = moments or {}
-        self._layers, self._device, self._dtype = layers, device, dtype
+    def __init__(self, model: nn.Module, layers: Mapping[str, Precision], options: LoadOptions) -> None:
+        self._moments = options.precisions.moments
+        self._layers, self._device, self._dtype = layers, options.device, options.dtype
         self._shapes = {name: value.shape for name, value in model.state_dict().items()}
         self._state: dict[str, Tensor] = {}
         self._model = model

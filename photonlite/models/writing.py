@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from photonlite.errors import InputError, SettingsError
+from photonlite.models.families import LoadOptions
 from photonlite.models.loading import ModelFiles
 from photonlite.models.precisions import Precisions
 from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, SINGLE_NAME, TOKENIZER_NAME, read_headers, watched
@@ -48,10 +49,8 @@ def write_quantised(
         kinds = Counter(info.dtype for info in headers if info.dtype in _TYPES)
         dtype = _TYPES[kinds.most_common(1)[0][0]] if kinds else torch.float32
     with watched(on_read):
-        model, _ = files.family.load(
-            files.config, files.tokenizer, files.weights,
-            device=torch.device("cpu"), dtype=dtype, precisions=precisions,
-        )  # fmt: skip
+        options = LoadOptions("cpu", dtype, precisions=precisions)
+        model, _ = files.family.load(files.config, files.tokenizer, files.weights, options)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Renamed when it is whole: a folder that was written half is never taken for a checkpoint.
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as made:

@@ -38,7 +38,7 @@ from photonlite.server.bodies.reading import read_body
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
 from photonlite.server.limits.callers import Caller, check_metrics, identify
-from photonlite.server.limits.limiter import Hold, Permit, RequestLimiter
+from photonlite.server.limits.limiter import Permit, RequestLimiter
 from photonlite.server.routes.realtime import GOING_AWAY
 from photonlite.server.transport.logs import log
 from photonlite.server.transport.middleware import ErrorResponses
@@ -108,7 +108,7 @@ class Forwarder:
         elif scope["method"] == "POST":
             async with self._admit(scope, socket=False) as permit:
                 request = Request(scope, receive)
-                body = await self._body(request, permit)
+                body = await read_body(request, self._config, permit)
                 await self._relay(await self._key(request, body, permit.caller), scope, body, send)
         else:  # the replica checks the key where one is needed; /health and /ready are answered whatever is open
             await self._relay(None, scope, b"", send)
@@ -126,14 +126,6 @@ class Forwarder:
     def _admit(self, scope: Scope, *, socket: bool) -> Permit:
         caller = identify(HTTPConnection(scope), self._config)
         return self._limiter.admit(caller, request_id(scope), time.monotonic(), socket=socket)
-
-    async def _body(self, request: Request, permit: Permit) -> bytes:
-        with Hold(permit) as hold:
-            body = await read_body(request, self._config, lambda size: hold.resize(2 * size))  # joining copies all
-            hold.resize(len(body))
-            hold.keep()
-        permit.enter()
-        return body
 
     async def _key(self, request: Request, body: bytes, caller: Caller) -> str | None:
         asked = request, body, caller.tenant, self._config.model_aliases

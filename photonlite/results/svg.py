@@ -63,12 +63,12 @@ def path_to_rings(path: str, bbox: Mapping[str, float], tolerance: float = TOLER
     return [ring for ring in placed if len(ring) >= 3]
 
 
-def path_to_polygon(path: str, bbox: Mapping[str, float], tolerance: float = TOLERANCE) -> list[list[float]]:
+def path_to_polygon(path: str, bbox: Mapping[str, float]) -> list[list[float]]:
     """Flatten a box-relative path to one polygon `[[x, y], ...]` in [0, 1], closed implicitly; see `path_to_rings`.
 
     Bridges of no width join subpaths, so that it fills what the path fills; empty where nothing is inside the image.
     """
-    return [[x, y] for x, y in join_rings(path_to_rings(path, bbox, tolerance))]
+    return [[x, y] for x, y in join_rings(path_to_rings(path, bbox))]
 
 
 def _commands(path: str) -> Iterator[Command]:

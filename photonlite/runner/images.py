@@ -10,8 +10,7 @@ An image is copied and resized by the launch of its first crop, and its buffer i
 crops of later launches are kept in separate memory, which only the stream of encode launches touches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
 
 import torch
@@ -21,14 +20,11 @@ from photonlite.batch import CropGroup, EncodeJob
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_SCRATCH, pack_image
 from photonlite.kernels.adapters import AdapterRows
-from photonlite.kernels.autotune import fastest
 from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.resize import cut_image
-from photonlite.kernels.triton_utils import Counters, counting_in
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import CropEncoder
 from photonlite.runner.buffers import CropBuffers, transfer
-from photonlite.runner.graphs import Capturer, GraphReport, capture_fastest, measured
 from photonlite.sequence import PatchImage, StoredImage, UncutImage
 
 
@@ -167,72 +163,6 @@ class ImageEncoder:
         pairs = zip(tables[::2], tables[1::2], crops.down_first, strict=True)
         whole, sheet, *_ = *(Filters(*pair) for pair in pairs), None
         cut_image(pixels, whole, sheet, crops.tiling[1], self._spec.window, target, self._scratch)
-
-
-class GraphedEncoder:
-    """An image encoder whose first stage runs as a CUDA graph; see `models.base.CropEncoder`.
-
-    ```
-    crops [n, C, C, 3] ── copy ──> pixels ── graph of n crops ──> features ── copy ──> the caller's, to keep
-                                  (fixed)                        (fixed)
-    ```
-
-    With few crops the kernels of a block take less time than their launches. For each number of crops every attention
-    backend is captured and the fastest is kept. Methods are called in inference mode.
-
-    Attributes:
-        in_part: Whether graphs of a part of the card are replayed, where there are some.
-    """
-
-    def __init__(self, encoder: CropEncoder, *, crop_size: int, max_crops: int, device: torch.device) -> None:
-        self._encoder = encoder
-        self._pixels = torch.zeros(max_crops, crop_size, crop_size, 3, dtype=torch.uint8, device=device)
-        self._features = torch.empty(0, device=device)
-        self._replays: dict[tuple[int, bool], Callable[[], None]] = {}
-        self.in_part = False
-        self._counters: Counters = {}  # of the graphs: other kernels may run at the same time
-
-    def encode(self, pixels: Tensor) -> Tensor:
-        """Encode crops, uint8 ``[n, C, C, 3]``, to new features ``[n, P, D]``; numbers not captured run eagerly."""
-        count = len(pixels)
-        replay = self._replays.get((count, self.in_part)) or self._replays.get((count, False))
-        if replay is None:
-            return self._encoder.encode(pixels)
-        self._pixels[:count].copy_(pixels)
-        replay()
-        return self._features[:count].clone()  # the next replay overwrites them
-
-    def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
-        """Map features to embeddings, eagerly: it is a handful of kernels."""
-        return self._encoder.project(features, tiling)
-
-    def capture(
-        self,
-        capturer: Capturer,
-        choose: Callable[[Sequence[Callable[[], None]]], int] = fastest,
-        *,
-        in_part: bool = False,
-    ) -> GraphReport:
-        """Capture every number of crops, largest first, and warm up projection; `choose` picks the fastest replay.
-
-        It may be done once for the whole card, and once `in_part`: both are replayed on one stream.
-        """
-        with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
-            self._pixels.random_(0, 256)  # the time of a product depends on the numbers, a little
-            largest = self._encoder.encode(self._pixels)
-            if not len(self._features):  # else the graphs of another set write there
-                self._features = torch.zeros_like(largest)
-            for tiling, crops in (((1, 1), 1), ((1, 2), 3)):
-                self._encoder.project(self._features.new_zeros(crops, *largest.shape[1:]), tiling)
-            del largest
-            for count in range(len(self._pixels), 0, -1):
-                what = f"{count} crops are encoded"
-                if replay := capture_fastest(capturer, partial(self._run, count), what, choose):
-                    self._replays[count, in_part] = replay
-            return report(sum(place == in_part for _, place in self._replays))
-
-    def _run(self, count: int) -> None:
-        self._features[:count].copy_(self._encoder.encode(self._pixels[:count]))
 
 
 def _places(groups: Sequence[CropGroup]) -> Iterator[tuple[CropGroup, int, int]]:

@@ -15,28 +15,27 @@ does, row by row in attention. Words are embedded inside the pass; images, and t
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.batch import BatchItem
 from photonlite.device.base import Array
 from photonlite.kernels.adapters import AdapterRows
+from photonlite.kernels.autotune import plan_free_attention
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule, dequantise, indexable, quantise, write_kv
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import Model, PackedPrompts, PromptDecoder
 from photonlite.models.layers import Attention, attend
 from photonlite.runner.buffers import Buffers, PagedCache, transfer
+from photonlite.runner.context import ForwardContext
 from photonlite.runner.graphs import LONGEST, Capturer, GraphReport, PromptGraphs, prefill_sizes, tiles_for
-from photonlite.runner.images import Images
-from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, PENDING_ROW, SCRATCH_PAGE, Slot, SlotShape
-from photonlite.runner.tokens import InputEmbedding
+from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, SCRATCH_PAGE, Slot
 
 
 class ImagePart(NamedTuple):
@@ -85,24 +84,13 @@ class Prefill:
     def __init__(
         self,
         decoder: PromptDecoder | None,
-        model: Model,
-        inputs: InputEmbedding,
-        images: Images,
-        cache: PagedCache,
-        shape: SlotShape,
-        pending: Tensor,
+        context: ForwardContext,
         bank: AdapterBank | None = None,
     ) -> None:
-        self._decoder = decoder
-        self._bank = bank
-        self._pending = pending
-        self._model = model
-        self._inputs = inputs
-        self._images = images
-        self._cache = cache
-        self._shape = shape
+        self._decoder, self._context, self._bank = decoder, context, bank
+        self._model, self._shape = model, shape = context.model, context.shape
         self._graphs: PromptGraphs | None = None
-        device = cache.keys.device
+        device, inputs = context.pending.device, context.inputs
         self._packed = torch.zeros(shape.packed_words(shape.max_tokens), dtype=torch.int32, device=device)
         self._table = torch.zeros(shape.max_rows, shape.max_pages, dtype=torch.int32, device=device)
         self._x = inputs.bos.new_zeros(shape.max_tokens, model.shape.dim)
@@ -169,11 +157,11 @@ class Prefill:
         """Write images to the input, what the first rows decode, and all tokens if some of them have values."""
         count = sum(row.tokens for row in rows)
         if decoding := sum(row.is_pending for row in rows):
-            self._x[:decoding].copy_(self._inputs.pending(self._pending, buffers.rows[:decoding, PENDING_ROW]))
+            self._x[:decoding].copy_(self._context.embed_pending(buffers.rows[:decoding]))
         if self._deepstack is not None:
             self._deepstack[:, : sum(row.count for row in rows)].zero_()
         valued = bool((slot.tokens[:count, 1] != NO_VALUE).any())
-        tokens = self._inputs.tokens(buffers.tokens[:count]) if valued else None
+        tokens = self._context.inputs.tokens(buffers.tokens[:count]) if valued else None
         begin = 0
         for row in rows:
             if tokens is not None:
@@ -184,7 +172,7 @@ class Prefill:
             begin += row.count
 
     def _embed_image(self, part: "ImagePart", places: slice) -> None:
-        found = self._images.embeddings(part.job)
+        found = self._context.images.embeddings(part.job)
         if found is None:  # its encode step failed, which fails this row only
             self._x[places].fill_(torch.nan)
             return
@@ -205,7 +193,7 @@ class Prefill:
         x, turns, deepstack = self._inputs_of(size)
         place = positions, slots, shape.tiles_of(packed)[:tiles], self._table, last, lengths
         with nullcontext() if self._bank is None else self._bank.running(AdapterRows(size, None, adapters)):
-            self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._cache))
+            self._hidden.copy_(self._decoder(x, PackedPrompts(*place, turns, deepstack), self._context.cache))
 
     def _inputs_of(self, size: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return embeddings of a pass, rotary positions if a model has several axes, and features behind layers."""
@@ -223,7 +211,7 @@ class Prefill:
         x, turns, deepstack = self._inputs_of(size)
         x, turns = x[:count], None if turns is None else turns[:count]
         deepstack = None if deepstack is None else deepstack[:, :count]
-        attention = prompt_attention(self._cache, rows, slots, self._table)
+        attention = prompt_attention(self._context.cache, rows, slots, self._table)
         features = () if deepstack is None or not any(row.images for row in rows) else (deepstack[:, None],)
         positions = positions if turns is None else turns.T
         with plan_free_attention(x.device):
@@ -361,13 +349,3 @@ def _gather(pages: Tensor, table: Tensor, count: int, dtype: torch.dtype, scale:
     """Return the first `count` cached positions of a row, ``[1, count, H_kv, D]``."""
     found = indexable(pages)[table].view(pages.dtype).flatten(0, 1)[:count]
     return dequantise(found, dtype, scale)[None]
-
-
-def plan_free_attention(device: torch.device) -> AbstractContextManager[None]:
-    """Exclude backends that plan for each new shape: cuDNN takes 40 to 500 ms for that (H200, PyTorch 2.11).
-
-    The choice holds for all threads, of which a CPU may have two inside such blocks.
-    """
-    if device.type == "cpu":
-        return nullcontext()
-    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])

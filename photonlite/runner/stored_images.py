@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photonlite.batch import CropGroup, EncodeJob
+from photonlite.batch import BatchItem, CropGroup, EncodeJob
 from photonlite.device.base import Array
 from photonlite.models.adapters.layers import AdapterBank
-from photonlite.runner.buffers import CropBuffers, transfer, transfer_back
+from photonlite.runner.buffers import CropBuffers, PagedCache, transfer, transfer_back
 from photonlite.runner.images import Images
 from photonlite.sequence import HostTensor, StoredImage
 
@@ -95,6 +95,22 @@ class StoredImages:
     def embeddings(self, job: int) -> Tensor | None:
         return self._restored[job][0] if job in self._restored else self.inner.embeddings(job)
 
+    def restore_pages(self, cache: PagedCache, table: Tensor, rows: Sequence[BatchItem]) -> None:
+        """Write stored keys and values of prompts to their pages, int32 ``[B, P]``."""
+        for index, row in enumerate(rows):
+            for job, place, first in row.restored:
+                pages, stored = table[index, first : place.stop].long(), self.take_pages(job.number)
+                if stored is None:
+                    cache.spoil(pages)  # what is missing fails this row only
+                else:
+                    cache.put(pages, stored[:, :, first - place.first :])
+
+    def keep_pages(self, cache: PagedCache, table: Tensor, rows: Sequence[BatchItem]) -> None:
+        """Have pages kept that end with an image and that prompts have filled, if that is worth it."""
+        if self._keeper is not None:
+            for index, row in enumerate(rows):
+                self._keep_pages(self._keeper, cache, table[index], row)
+
     def take_pages(self, job: int) -> Tensor | None:
         """Return stored keys and values that came with an image, and forget them; None where there are none."""
         embeddings, pages = self._restored.get(job, (None, None))
@@ -110,6 +126,19 @@ class StoredImages:
 
     def encode_most(self, buffers: CropBuffers, images: int) -> list[Tensor]:
         return self.inner.encode_most(buffers, images)
+
+    def _keep_pages(self, keeper: "ImageKeeper", cache: PagedCache, table: Tensor, row: BatchItem) -> None:
+        jobs = {job.key: job for job in row.jobs}
+        for span in row.sequence.images:
+            job, place = jobs.get(span.key), span.pages
+            if job is None or place is None or not row.start < place.end <= row.start + row.count:
+                continue
+            if job.failed or self.embeddings(job.number) is None:
+                return
+            positions, pages = place.end - place.start, place.stop - place.first
+            if keeper.wants(span.key, "pages", positions, pages * cache.page_bytes):
+                taken = cache.take(table[place.first : place.stop].long())
+                keeper.keep(place.key, row.sequence.cache_salt, "pages", taken, positions)
 
 
 class ImageKeeper:

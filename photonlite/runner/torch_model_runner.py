@@ -22,30 +22,27 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import Tensor
 
-from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
+from photonlite.batch import CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
 from photonlite.device.cuda import PRIORITY
 from photonlite.images.crops import CropSpec
-from photonlite.kernels.adapters import AdapterRows
+from photonlite.kernels.autotune import plan_free_attention
 from photonlite.kernels.columns import PENDING_COLUMNS
-from photonlite.kernels.paged_attention import paged_attention
-from photonlite.kernels.reference.attention import ScoreRule, write_kv
 from photonlite.kernels.triton_utils import Counters, counting_in, has_triton
 from photonlite.models.adapters.layers import AdapterBank
+from photonlite.models.adapters.terms import AdapterWeights
 from photonlite.models.base import (
-    AdaptableDecoder,
     CropEncoder,
     Model,
-    NextPositions,
     PatchEncoder,
     PromptDecoder,
     StepDecoder,
     size_heads,
 )
-from photonlite.models.layers import Attention
-from photonlite.runner.adapted import AdaptedGraphs, adapted_step
+from photonlite.runner.adapted import AdaptedLaunches
 from photonlite.runner.buffers import Buffers, CropBuffers, KvFormat, PagedCache, transfer, transfer_back
+from photonlite.runner.context import ForwardContext
+from photonlite.runner.decode import Decode
 from photonlite.runner.graphs import (
     PLACE_VARIANTS,
     VARIANTS,
@@ -56,17 +53,15 @@ from photonlite.runner.graphs import (
     GraphOptions,
     GraphReport,
 )
-from photonlite.runner.images import GraphedEncoder, ImageEncoder, Images
-from photonlite.runner.patches import GraphedPatches, PatchImages
-from photonlite.runner.prefill import Prefill, PromptRow, make_rows, plan_free_attention
+from photonlite.runner.image_graphs import GraphedEncoder
+from photonlite.runner.images import ImageEncoder, Images
+from photonlite.runner.patches import PatchImages
+from photonlite.runner.prefill import Prefill, PromptRow, make_rows
 from photonlite.runner.sampling_params import WITH_IDS, WITH_SCORES, Variant
 from photonlite.runner.slots import (
     ENCODER_SLOTS,
     PAGES,
     PENDING_ROW,
-    POSITION,
-    TURN,
-    WRITE_SLOT,
     EncoderSlot,
     Slot,
     SlotShape,
@@ -127,19 +122,16 @@ class TorchModelRunner:
         self._device = device
         self._graphs: DecodeGraphs | None = None
         self._part_graphs: DecodeGraphs | None = None  # the same in decoding's part of the card
-        self._steps = fused.steps
+        self._fused = fused
         self._spread = spread
-        self._keeper = keeper
-        self.adapters: AdapterBank | None = None  # set before the first request that has an adapter
-        self._adapted: AdaptedGraphs | None = None
-        self._captured: AdaptedGraphs | None = None  # by the thread that loads an adapter: the next `_adapted`
+        self.adapted: AdaptedLaunches | None = None  # from the first adapter on, see `use_adapters`
         self._counters: Counters = {}
         self._encoder_counters: Counters = {}
         self._host_pages: HostPages | None = None
         with torch.inference_mode():
-            self._inputs = InputEmbedding(model, device)
-            self.coordinates: Sequence[float] = self._inputs.coordinates
-            self.sizes: Sequence[float] = self._inputs.sizes
+            inputs = InputEmbedding(model, device)
+            self.coordinates: Sequence[float] = inputs.coordinates
+            self.sizes: Sequence[float] = inputs.sizes
             kv = kv or KvFormat(dtype)
             self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
@@ -152,7 +144,8 @@ class TorchModelRunner:
                 CropBuffers(self._images.input_shape, device, image_bytes=limits.image_bytes)
                 for _ in range(ENCODER_SLOTS if limits.encodes_beside else limits.depth)
             ]
-            self._prompts = fused.prompts
+            self._context = ForwardContext(model, inputs, self._images, self.cache, shape, self._pending)
+            self._step = Decode(fused.steps, self._context)
             self._prefill = self._make_prefill(fused.prompts)
             self._prefills = [self._prefill] * limits.depth  # that run the prompts of each slot
             # Prompts on the encoder's stream run while others do: everything that these use is there twice.
@@ -181,8 +174,7 @@ class TorchModelRunner:
         """
 
         def forward(slot: int, size: int) -> None:
-            buffers = self._buffers[slot]
-            buffers.hidden[:size].copy_(self._step(buffers.rows[:size]))
+            self._decode(self._buffers[slot], size)
 
         def finalize(slot: int, size: int, variant: Variant, sampled: bool) -> None:
             self._finalize(self._buffers[slot], size, variant, sampled)
@@ -208,32 +200,35 @@ class TorchModelRunner:
         self._synchronize()
         return report
 
+    def use_adapters(self, bank: AdapterBank) -> None:
+        """Take launches some of whose rows have adapters from now on."""
+        self.adapted = AdaptedLaunches(bank, self._context, self._fused.steps, self._fused.prompts, self._buffers[0])
+
+    def reserve_adapter(self, weights: AdapterWeights) -> GraphReport | None:
+        """Allocate what an adapter needs in any slot, and capture launches with it; see `capture_adapters`."""
+        if self.adapted is None:
+            raise AssertionError("adapters are reserved before the engine uses any")
+        self.adapted.bank.reserve(weights)
+        return self.capture_adapters()
+
     def capture_adapters(self, capturer: Capturer | None = None) -> GraphReport | None:
         """Capture launches with adapters, from any thread; None where steps run without graphs, or kernels.
 
         It is done anew where the bank has got places for further terms.
         """
-        buffers, latest = self._buffers[0], self._captured or self._adapted
-        half = buffers.hidden.dtype in (torch.bfloat16, torch.float16)
-        if self.adapters is None or self._graphs is None or (latest is not None and latest.is_current):
+        if self.adapted is None or self._graphs is None:
             return None
         if capturer is None:
+            half = self._buffers[0].hidden.dtype in (torch.bfloat16, torch.float16)
             if not half or not has_triton(self._device):
                 return None
             capturer = CudaCapturer(self._device, PRIORITY)
-        generation = self.adapters.generation  # what is added while the step is made needs other graphs
-        counters = Counters()
-        step = adapted_step(self._steps, self.adapters, counters, self._plain_step, self._fused_step)
-        adapted = AdaptedGraphs(buffers, self.adapters, step, self._adapted_prefill(), counters, generation)
-        report = adapted.capture(capturer, self._graphs.sizes)
-        self._captured = adapted
-        return report
+        return self.adapted.capture(capturer, self._graphs.sizes)
 
     def padded(self, rows: int, *, adapted: bool = False) -> tuple[int, bool]:
         if self._graphs is None or (size := self._graphs.size_for(rows)) is None:
             return rows, False
-        latest = self._captured or self._adapted
-        return size, not adapted or (latest is not None and latest.has_step(size))
+        return size, not adapted or (self.adapted is not None and self.adapted.has_step(size))
 
     @property
     def part_sizes(self) -> Sequence[int]:
@@ -247,8 +242,8 @@ class TorchModelRunner:
         transfer(buffers.tokens[:count], slot.tokens[:count])
         if not slot.beside:
             # Chosen once: `packed` is filled for the graph that runs it, and graphs may be captured meanwhile.
-            adapted = self._latest_adapted() if slot.adapted else None
-            self._prefills[slot.index] = (adapted and adapted.prompts) or self._prefill
+            adapted = self._adapted_of(slot.adapted)
+            self._prefills[slot.index] = (adapted and adapted.find_prompts()) or self._prefill
         prefill = self._prefill_of(slot)
         prefill.fill(slot, rows)
         prefill.upload(buffers, slot, rows)
@@ -257,47 +252,30 @@ class TorchModelRunner:
         self._images.upload(self._crops[slot.index], groups)
 
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
-        bank = self._bank(any(group.adapter_slot for group in groups))
+        bank = self._bank_of(any(group.adapter_slot for group in groups))
         counting = counting_in(self._encoder_counters)  # other kernels may run at the same time
-        if isinstance(self._encoder, GraphedEncoder | GraphedPatches):
+        if isinstance(self._encoder, GraphedEncoder):
             self._encoder.in_part = slot.in_part
         with self._spread_over(self._images.work(groups)), plan_free_attention(self._device), counting:
             self._images.encode(self._crops[slot.index], groups, bank)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
-        for index, row in enumerate(plan.rows):
-            for job, place, first in row.restored:
-                table, stored = self._table(slot, index, first, place.stop), self._images.take_pages(job.number)
-                if stored is None:
-                    self.cache.spoil(table)  # what is missing fails this row only
-                else:
-                    self.cache.put(table, stored[:, :, first - place.first :])
+        table = self._buffers_of(slot).rows[:, PAGES:]
+        self._images.restore_pages(self.cache, table, plan.rows)
         self._run_prompts(slot, rows := make_rows(plan.rows))
         if slot.beside:
             self._await_decoding(slot, rows)
-        if self._keeper is not None:
-            for index, row in enumerate(plan.rows):
-                self._keep_pages(self._keeper, slot, index, row)
+        self._images.keep_pages(self.cache, table, plan.rows)
 
     def decode(self, slot: Slot, count: int) -> None:
-        bank = self._bank(slot.adapted)
-        if bank is None and self._replay(slot, count):
+        adapted = self._adapted_of(slot.adapted)
+        if adapted is None and self._replay(slot, count):
             return
-        buffers = self._buffers[slot.index]
-        rows = buffers.rows[:count]
-        if self._device.type == "cpu":
-            # The reference gathers every page of the table: pass only those in use. On a card shapes stay fixed.
-            rows = rows[:, : PAGES + int(slot.rows[:count, POSITION].max()) // self.shape.page_size + 1]
         with self._spread_over(count):
-            if bank is None:
-                buffers.hidden[:count].copy_(self._step(rows))
-                return
-            graphs = self._latest_adapted()
-            if graphs is not None and graphs.replay(buffers, slot, count):
-                return
-            adapters = AdapterRows.of(slot.adapters[:count].tolist(), [1] * count, self._device)
-            with bank.running(adapters) as model:
-                buffers.hidden[:count].copy_(self._plain_step(rows, model))
+            if adapted is None:
+                self._decode(self._buffers[slot.index], count)
+            else:
+                adapted.decode(self._buffers[slot.index], slot, count)
 
     def copy_pages(self, copies: Sequence[PageCopy]) -> None:
         self.cache.copy(copies)
@@ -346,7 +324,7 @@ class TorchModelRunner:
                 kept.append(torch.empty(peak - held, dtype=torch.uint8, device=self._device))
             with counting_in(self._counters):
                 self._prefill.rehearse(positions)
-            buffers.hidden.copy_(self._step(buffers.rows))
+            self._decode(buffers, rows)
             self._finalize(buffers, rows, "penalized", sampled=True)
             del kept  # it had to be there while the others ran
         self._synchronize()
@@ -357,31 +335,15 @@ class TorchModelRunner:
 
     def close(self) -> None:
         """Free the device's memory; all work must be done."""
-        self._graphs = self._part_graphs = self._adapted = self._captured = self._host_pages = self.adapters = None
+        self._graphs = self._part_graphs = self._host_pages = self.adapted = None
         self.cache.close()
         # Graphs of images and prompts hold most memory, and callers may keep a reference to a closed model.
-        del self._images, self._prefill, self._prefills, self._prefill_beside, self._prompts, self._steps, self._encoder
+        del self._images, self._prefill, self._prefills, self._prefill_beside, self._fused, self._encoder
+        del self._context, self._step
         self._buffers.clear()
         self._buffers_beside.clear()
         self._crops.clear()
         self.free_memory()
-
-    def _keep_pages(self, keeper: ImageKeeper, slot: Slot, index: int, row: BatchItem) -> None:
-        """Have pages kept that end with an image and that a row has filled, if that is worth it."""
-        jobs = {job.key: job for job in row.jobs}
-        for span in row.sequence.images:
-            job, place = jobs.get(span.key), span.pages
-            if job is None or place is None or not row.start < place.end <= row.start + row.count:
-                continue
-            if job.failed or self._images.embeddings(job.number) is None:
-                return
-            positions, pages = place.end - place.start, place.stop - place.first
-            if keeper.wants(span.key, "pages", positions, pages * self.cache.page_bytes):
-                taken = self.cache.take(self._table(slot, index, place.first, place.stop))
-                keeper.keep(place.key, row.sequence.cache_salt, "pages", taken, positions)
-
-    def _table(self, slot: Slot, index: int, first: int, stop: int) -> Tensor:
-        return self._buffers_of(slot).rows[index, PAGES + first : PAGES + stop].long()
 
     def _buffers_of(self, slot: Slot) -> Buffers:
         return (self._buffers_beside if slot.beside else self._buffers)[slot.index]
@@ -397,59 +359,34 @@ class TorchModelRunner:
         places = buffers.rows[:count, PENDING_ROW].long()
         self._pending.index_copy_(0, places, buffers.tokens[filled : filled + count])
 
-    def _make_prefill(self, decoder: PromptDecoder | None, bank: AdapterBank | None = None) -> Prefill:
-        place = self._model, self._inputs, self._images, self.cache, self.shape, self._pending
-        return Prefill(decoder, *place, bank)
+    def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
+        return Prefill(decoder, self._context)
 
-    def _adapted_prefill(self) -> Prefill | None:
-        """Return what runs prompts with all terms that the bank has places for; None where no kernels add them."""
-        if self.adapters is None or not isinstance(self._prompts, AdaptableDecoder):
-            return None
-        return self._make_prefill(self._prompts.adapted(self.adapters), self.adapters)
+    def _adapted_of(self, adapted: bool) -> AdaptedLaunches | None:
+        """Return what runs a launch some of whose rows have adapters; None for one without any."""
+        if adapted and self.adapted is None:
+            raise AssertionError("a launch has rows with adapters, and none was ever loaded")
+        return self.adapted if adapted else None
 
-    def _latest_adapted(self) -> AdaptedGraphs | None:
-        """Return the graphs of launches with adapters that were captured last."""
-        if self._captured is not None:
-            self._synchronize()  # no launch reads the memory of earlier graphs
-            self._adapted, self._captured = self._captured, None
-        return self._adapted
+    def _bank_of(self, adapted: bool) -> AdapterBank | None:
+        found = self._adapted_of(adapted)
+        return None if found is None else found.bank
+
+    def _decode(self, buffers: Buffers, count: int) -> None:
+        with counting_in(self._counters):
+            buffers.hidden[:count].copy_(self._step(buffers.rows[:count]))
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
         counters = self._encoder_counters if slot.beside else self._counters
-        prefill, bank = self._prefill_of(slot), self._bank(slot.adapted)
+        prefill = self._prefill_of(slot)
+        bank = self._bank_of(slot.adapted) if prefill is self._prefill else None
         with self._spread_over(sum(row.count for row in rows)), counting_in(counters):
-            prefill.run(self._buffers_of(slot), slot, rows, bank if prefill is self._prefill else None)
+            prefill.run(self._buffers_of(slot), slot, rows, bank)
 
     def _replay(self, slot: Slot, count: int, *finalize: object) -> bool:
         """Replay a graph: that of the part if the slot asks for it, else that of the whole card; False without one."""
         sets = (self._part_graphs, self._graphs) if slot.in_part else (self._graphs,)
         return any(graphs is not None and graphs.replay(slot.index, count, *finalize) for graphs in sets)
-
-    def _bank(self, adapted: bool) -> AdapterBank | None:
-        """Return what runs a launch some of whose rows have adapters; None for one without any."""
-        if adapted and self.adapters is None:
-            raise AssertionError("a launch has rows with adapters, and none was ever loaded")
-        return self.adapters if adapted else None
-
-    def _step(self, rows: Tensor) -> Tensor:
-        """Map rows, int32 ``[B, 4 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
-        if self._steps is None:
-            return self._plain_step(rows, self._model)
-        return self._fused_step(rows, self._steps, self._counters)
-
-    def _fused_step(self, rows: Tensor, decoder: StepDecoder, counters: Counters) -> Tensor:
-        x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])  # [B, dim]
-        following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:], rows[:, TURN])
-        with counting_in(counters):
-            return decoder(x, following, self.cache)
-
-    def _plain_step(self, rows: Tensor, model: Model) -> Tensor:
-        """Do what `_step` does in a model's own operations."""
-        x = self._inputs.pending(self._pending, rows[:, PENDING_ROW])
-        positions = rows[:, TURN : TURN + 1]
-        if self.shape.axes:
-            positions = positions.expand(self.shape.axes, -1, -1)
-        return model.forward(x[:, None], positions, decode_attention(self.cache, rows))[:, 0]
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         hidden, choices, masks = buffers.hidden[:count], buffers.choices[:count], buffers.masks[:count]
@@ -479,19 +416,3 @@ def _make_images(
         return ImageEncoder(crops, spec, device, max_crops=limits.max_crops, cuts=limits.image_bytes > 0)
     patches = cast(PatchEncoder, encoder)
     return PatchImages(patches, spec, max_units=limits.max_crops, longest=model.shape.max_context)
-
-
-def decode_attention(cache: PagedCache, rows: Tensor) -> Attention:
-    """Return attention for one position a row: it is stored, and sees all up to itself; q is ``[B, 1, H, D]``.
-
-    `rows`, int32 ``[B, 4 + P]`` as in `runner.slots`, may be cut to the pages in use.
-    """
-    slots, lengths, table = rows[:, WRITE_SLOT].long(), rows[:, POSITION] + 1, rows[:, PAGES:]
-
-    def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, rule: ScoreRule | None = None) -> Tensor:
-        keys, values = cache.layer(layer)
-        scales = cache.scales[layer]
-        write_kv(keys, values, k[:, 0], v[:, 0], slots, *scales)
-        return paged_attention(q[:, 0], keys, values, table, lengths, *scales, rule)[:, None]
-
-    return attention

@@ -15,7 +15,7 @@ from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError
 from photonlite.images.decode import image_size
 from photonlite.images.fetch import fetch
 from photonlite.images.source import DecodedImage, is_url
-from photonlite.server.bodies.reading import media_type, read_body
+from photonlite.server.bodies.reading import media_type
 from photonlite.server.calls import Call, ServedModel, ask_model, bounded, count_parts, image_places
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
@@ -77,15 +77,6 @@ class Ingress:
         if not socket:
             self._check_time(caller, None, self.config.deadline_s)
         return self.limiter.admit(caller, request_id(request.scope), self.clock(), socket=socket)
-
-    async def body(self, request: Request, permit: Permit) -> bytes:
-        """Read a request's body, then count the request among open ones; raises as `read_body`, and 429."""
-        with Hold(permit) as hold:
-            data = await read_body(request, self.config, lambda size: hold.resize(2 * size))  # joining copies all
-            hold.resize(len(data))
-            hold.keep()
-        permit.enter()
-        return data
 
     def parsing(self, request: Request, body: bytes, permit: Permit) -> Hold:
         """Hold the memory that parsing a body takes, while a block does it; raises 413 or 429 without room for it."""

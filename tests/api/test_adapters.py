@@ -17,6 +17,7 @@ from photonlite.models.moondream.fused.decode import AdaptedDecode, FusedDecode
 from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.runner.adapted import LONGEST
 from photonlite.runner.graphs import GraphOptions, prefill_sizes
+from photonlite.runner.torch_model_runner import FusedParts
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
 from tests.runner.rig import Played
 from tests.serving import counters, make_image, network, run, serve
@@ -109,8 +110,8 @@ def test_captured_steps_read_the_slots_of_each_batch(
     plain_prompts: list[Any] = []  # models that ran prompts in their own operations
     if fused:
         model: Any = runner._model
-        runner._steps = FusedDecode(model.config.text, model.packed_blocks)
-        runner._prompts = FusedPrefill(model.config.text, model.packed_blocks)
+        text, blocks = model.config.text, model.packed_blocks
+        runner._fused = FusedParts(prompts=FusedPrefill(text, blocks), steps=FusedDecode(text, blocks))
         forward = runner._prefill._forward_plain
         monkeypatch.setattr(
             runner._prefill, "_forward_plain", lambda *given: plain_prompts.append(given[2]) or forward(*given)
@@ -125,8 +126,8 @@ def test_captured_steps_read_the_slots_of_each_batch(
     assert report.graphs == 4 + fused * ladder
     assert runner.capture_adapters(Played()) is None  # nothing has been added
     replayed: list[bool] = []
-    bank: Any = runner.adapters
-    captured: Any = runner._captured
+    launches: Any = runner.adapted
+    bank, captured = launches.bank, launches._captured
     replay = captured.replay
     monkeypatch.setattr(captured, "replay", lambda *given: replayed.append(replay(*given)) or replayed[-1])
     adapters = ["x", None, "y", "z", "y", "x"]
@@ -290,8 +291,9 @@ def test_files_that_are_gone_end_the_requests_that_need_them(tmp_path: Path) -> 
 
 
 def test_a_batch_without_adapters_runs_the_model_itself(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    bank = served.model._session.engine._model_runner.adapters
-    assert bank is not None
+    adapted = served.model._session.engine._model_runner.adapted
+    assert adapted is not None
+    bank = adapted.bank
     monkeypatch.setattr(type(bank), "running", lambda *_: pytest.fail("the copy with adapters ran"))
     assert served.model.query(make_image(50), "What?")["answer"]
     assert network(served.model).vision is not bank.model.vision

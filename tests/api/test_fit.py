@@ -14,6 +14,7 @@ from photonlite.api.fit import choose_precisions
 from photonlite.config import EngineConfig
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CapacityError, SettingsError
+from photonlite.models.families import LoadOptions
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.moondream.weights import load_model
 from photonlite.models.precisions import Precisions
@@ -135,7 +136,7 @@ def test_published_int4_is_counted_and_taken_as_it_is(monkeypatch: pytest.Monkey
 
 def weight_bytes(ranks: RankGroup | None) -> int:
     files = resolve(GOLDEN)
-    model = load_model(files.weights, files.config, device="cpu", dtype=F32, ranks=ranks)
+    model = load_model(files.weights, files.config, LoadOptions("cpu", F32, ranks=ranks))
     return sum(value.nbytes for value in model.state_dict().values())
 
 

@@ -8,10 +8,10 @@ from PIL import Image
 
 from photonlite.api import session
 from photonlite.config import ImageLimits
-from photonlite.engine import engine as engine_module
 from photonlite.engine import handle, memory_gate
-from photonlite.engine.engine import EngineLoop
+from photonlite.engine import loop as loop_module
 from photonlite.engine.handle import RequestHandle, TokenStream
+from photonlite.engine.loop import EngineLoop
 from photonlite.engine.memory_gate import GateLane
 from photonlite.errors import ModelError, RequestCancelledError
 from photonlite.images import pool, resize
@@ -75,7 +75,7 @@ def request(budget: int = LONG_ANSWER + 1) -> Request:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: int) -> None:
     drain = seed % 2 == 0
-    with Interleaving(seed, engine_module) as world:
+    with Interleaving(seed, loop_module) as world:
         engine = Engine(world)
         taken: list[Sequence] = []
 
@@ -124,7 +124,7 @@ def test_each_request_is_refused_or_answered_once_and_no_wake_up_is_lost(seed: i
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -> None:
-    with Interleaving(seed, engine_module) as world:
+    with Interleaving(seed, loop_module) as world:
         engine = Engine(world, tokens=LONG_ANSWER)
         sequence = engine.ask()
         assert sequence is not None
@@ -147,7 +147,7 @@ def test_a_cancelled_request_ends_soon_also_while_the_engine_drains(seed: int) -
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2))])
 def test_a_request_submitted_while_the_engine_closes_is_refused_or_answered(part: int) -> None:
     for seed in range(100 * part, 100 * (part + 1)):
-        with Interleaving(seed, engine_module) as world:
+        with Interleaving(seed, loop_module) as world:
             ask_and_close(world, Engine(world))
 
 
@@ -211,7 +211,7 @@ class Pool(Threads):
 @pytest.mark.parametrize("given_up", ["cancel", "drop"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_call_ends_once_releases_its_permit_and_leaves_nothing_in_the_engine(seed: int, given_up: str) -> None:
-    with Interleaving(seed, engine_module, handle, memory_gate, session) as world:
+    with Interleaving(seed, loop_module, handle, memory_gate, session) as world:
         engine, short = Engine(world, tokens=LONG_ANSWER), Engine(world)
         long_session, short_session = make_session(engine, Pool(), ROOM), make_session(short, Pool(), ROOM)
         gate = long_session.gate = short_session.gate

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from photonlite.batch import Step
-from photonlite.engine.engine import _LONGEST_SLEEP, EngineLoop
+from photonlite.engine.loop import _LONGEST_SLEEP, EngineLoop
 from photonlite.errors import CapacityError, DeadlineError, EngineDiedError, ModelError, RequestCancelledError
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.scheduler import Decision
@@ -415,7 +415,7 @@ import time
 import types
 import weakref
 import torch
-from photonlite.engine.engine import EngineLoop
+from photonlite.engine.loop import EngineLoop
 
 class Memory:
     def __del__(self):  # takes a while, and releases Python's lock in the middle of torch
@@ -452,7 +452,7 @@ import sys
 import threading
 import types
 from photonlite.engine.handle import RequestHandle, TokenStream
-from photonlite.engine.engine import EngineLoop
+from photonlite.engine.loop import EngineLoop
 from photonlite.errors import ModelError
 
 core = types.SimpleNamespace(

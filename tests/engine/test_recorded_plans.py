@@ -77,17 +77,17 @@ def record(model: MoondreamModel, device: torch.device, dtype: torch.dtype, conf
 
 
 def written(runner: StepExecutor, steps: list[Recorded]) -> Tensor:
-    """Keys and values of every position of the pages that were written to last by a step that still has them."""
+    """Keys and values of every position that was written, or copied from where it was; others hold anything."""
     cache = runner._model_runner.cache  # type: ignore[attr-defined]
-    places = sorted(
-        {
-            (sequence.pages[position // cache.page_size], position % cache.page_size)
-            for step in steps
-            for row in step.plan.rows
-            for sequence in (row.sequence,)
-            for position in range(row.start, row.start + row.count)
-        }
-    )
+    known: dict[int, set[int]] = {}  # positions by page
+    for step in steps:
+        known |= {copy.target: set(known[copy.source]) for copy in step.plan.copies}
+        for row in step.plan.rows:
+            for position in range(row.start, row.start + row.count):
+                page, place = divmod(position, cache.page_size)
+                known.setdefault(row.sequence.pages[page], set()).add(place)
+        known |= {copy.target: set(known[copy.source]) for copy in step.plan.saves}
+    places = [(page, place) for page in sorted(known) for place in sorted(known[page])]
     pages, slots = (torch.tensor(column) for column in zip(*places, strict=True))
     both = torch.stack((indexable(cache.keys), indexable(cache.values))).cpu()
     return both[:, :, pages, slots]

@@ -5,7 +5,7 @@ from bench.shapes import SHAPES
 from bench.steps import __main__ as steps
 from bench.steps import tune
 from bench.steps.subjects import Rows, make_subject
-from photonlite.kernels import experts, small_batch_gemm
+from photonlite.kernels import experts, small_batch_gemm, tilings
 from photonlite.kernels.reference.quantised import empty, join_columns
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.text import TextDecoder
@@ -106,8 +106,8 @@ def test_products_with_quantised_weights_are_divided_in_other_ways(weights: str,
     for name in ("in", "out", "head", "attention"):
         assert sum(line.startswith(f"  {name}: ") and "ms with" in line for line in lines) == 4
     with tune.divided("in", 96, 64, few[0]):
-        assert small_batch_gemm.tiling_of(1, 96, 64, group=64) == few[0]
-        assert small_batch_gemm.tiling_of(1, 96, 65, group=65) != few[0]
+        assert tilings.tiling_of(1, 96, 64, group=64) == few[0]
+        assert tilings.tiling_of(1, 96, 65, group=65) != few[0]
 
 
 def test_tilings_that_are_tried_go_with_the_weights_of_moondream_2() -> None:

@@ -36,6 +36,7 @@ from photonlite.kernels import (
     row_adapters,
     serial_block,
     small_batch_gemm,
+    tilings,
 )
 from photonlite.kernels.activations import swiglu
 from photonlite.kernels.cards import CARDS, Card
@@ -133,7 +134,7 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
         norm, total = (zeros(hidden), zeros(hidden), 1e-5), qkv + inner
         cat, stats = zeros(rows, heads * dim + inner), None
         if rows == 1:
-            stats = small_batch_gemm.tile_statistics(x, small_batch_gemm.stats_width(hidden, cat.shape[1]))
+            stats = small_batch_gemm.tile_statistics(x, tilings.stats_width(hidden, cat.shape[1]))
         small_batch_gemm.linear_in(
             x, stats, zeros(total, hidden), zeros(total), norm, zeros(rows, qkv), cat[:, heads * dim :]
         )
@@ -213,7 +214,7 @@ def quantised(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows
         inside, stats = cat[:, width:], None
         if small_batch_gemm.is_single(rows, w_in):
             group = small_batch_gemm.group_of(w_out)
-            stats = small_batch_gemm.tile_statistics(x, small_batch_gemm.stats_width(*w_out.shape, group=group))
+            stats = small_batch_gemm.tile_statistics(x, tilings.stats_width(*w_out.shape, group=group))
         small_batch_gemm.linear_in(x, stats, w_in, zeros(len(w_in)), norm, zeros(rows, qkv), inside)
         ready = small_batch_gemm.Handshake(ints(1), ints(1), 9, width)
         small_batch_gemm.linear_out(cat, w_out, zeros(hidden), x, stats, ready)

@@ -13,7 +13,8 @@ from photonlite.kernels.reference import attention as reference_attention
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.reference.attention import ScoreRule
 from photonlite.kernels.row_kernels import normalise_kernel, statistics_kernel
-from photonlite.kernels.small_batch_gemm import Handshake, Tiling
+from photonlite.kernels.small_batch_gemm import Handshake
+from photonlite.kernels.tilings import Tiling
 from photonlite.kernels.triton_utils import power_of_2
 from tests.kernels.steps import BlockCase, StepCase, block_case, step_case
 

@@ -5,13 +5,14 @@ import torch
 from torch import Tensor
 
 from photonlite.config import Precision
-from photonlite.kernels import quantised, serial_block
+from photonlite.kernels import quantised, serial_block, tilings
 from photonlite.kernels import small_batch_gemm as gemm
 from photonlite.kernels.quantised import dense
 from photonlite.kernels.reference import serial_block as serial_reference
 from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, join_columns, quantise
-from photonlite.kernels.small_batch_gemm import Handshake, Scales, Tiling
+from photonlite.kernels.small_batch_gemm import Handshake, Scales
+from photonlite.kernels.tilings import Tiling
 
 F32 = torch.float32
 DIM, WIDTH, INNER = 128, 128, 256  # of the stream, of attention's output, of the MLP
@@ -40,8 +41,8 @@ def parallel_block(rows: int, precision: Precision) -> None:
     norm, w_in = (gain, shift, 1e-5), quantise(random(100, DIM), precision)
     w_out = join_columns([quantise(random(DIM, columns), precision) for columns in (WIDTH, INNER)])
     made = [[x.new_full((rows, size), torch.nan) for size in (36, 64)] for _ in range(2)]
-    width = gemm.stats_width(DIM, WIDTH + INNER, group=gemm.group_of(w_out))
-    single = gemm.is_single(rows, w_in) and not gemm.tiling_of(rows, DIM, WIDTH + INNER).stages
+    width = tilings.stats_width(DIM, WIDTH + INNER, group=gemm.group_of(w_out))
+    single = gemm.is_single(rows, w_in) and not tilings.tiling_of(rows, DIM, WIDTH + INNER).stages
     stats = gemm.tile_statistics(x, width) if single else None
     gemm.linear_in(x, stats, w_in, b_in, norm, *made[0])
     reference.linear_in(x, dequantise(w_in, x.dtype), b_in, norm, *made[1])
@@ -122,7 +123,7 @@ def main() -> None:
     refusals()
     matrices()
     for tiling in (*TILINGS, *SINGLE):
-        gemm.tiling_of = serial_block.tiling_of = lambda *_, chosen=tiling, **__: chosen  # type: ignore[assignment]
+        tilings.tiling_of = lambda *_, chosen=tiling, **__: chosen  # type: ignore[assignment]
         for precision in ("int8", "int4") if tiling is not SINGLE[1] else ("int4",):
             for rows in (17,) if tiling is TILINGS[2] else (1,) if tiling is TILINGS[0] or tiling in SINGLE else (5,):
                 parallel_block(rows, precision)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from photonlite.config import Precision
-from photonlite.kernels import row_adapters, serial_block
+from photonlite.kernels import row_adapters, serial_block, tilings
 from photonlite.kernels import small_batch_gemm as gemm
 from photonlite.kernels.quantised import Weight
 from photonlite.kernels.reference import row_adapters as reference
@@ -12,7 +12,8 @@ from photonlite.kernels.reference import serial_block as serial_reference
 from photonlite.kernels.reference import small_batch_gemm as gemm_reference
 from photonlite.kernels.reference.quantised import dequantise, join_columns, quantise
 from photonlite.kernels.row_adapters import RowTerms
-from photonlite.kernels.small_batch_gemm import Handshake, Tiling
+from photonlite.kernels.small_batch_gemm import Handshake
+from photonlite.kernels.tilings import Tiling
 from tests.kernels.adapter_cases import block_terms, random_term
 
 DIM, QKV, INNER, ATTENDED = 72, 40, 150, 24
@@ -35,7 +36,7 @@ def check_block(rows: int, rank: int, slots: int, tiling: Tiling, sizes: tuple[i
     """Both products of a block, with the late columns of the second and without, and rows without an adapter."""
     dim, qkv, inner, attended = sizes
     w_in, w_out, dtype = kind["w_in"], kind["w_out"], kind["dtype"]
-    gemm.tiling_of = lambda *_, **__: tiling  # type: ignore[assignment]
+    tilings.tiling_of = lambda *_, **__: tiling  # type: ignore[assignment]
     x, inside, norm, b_in, b_out = (
         torch.randn(rows, dim).to(dtype),
         torch.randn(rows, attended + inner).to(dtype),
@@ -84,7 +85,7 @@ def check_block(rows: int, rank: int, slots: int, tiling: Tiling, sizes: tuple[i
 
 def check_serial(rows: int, rank: int, slots: int, tiling: Tiling) -> None:
     """The products of a serial block: inputs that are divided later, SwiGLU of pairs, scales for the next norm."""
-    gemm.tiling_of = serial_block.tiling_of = lambda *_, **__: tiling  # type: ignore[assignment]
+    tilings.tiling_of = lambda *_, **__: tiling  # type: ignore[assignment]
     x, gain = torch.randn(rows, DIM), torch.randn(DIM) + 1
     w_gated, w_down = torch.randn(2 * INNER, DIM) / DIM**0.5, torch.randn(DIM, INNER) / INNER**0.5
     index = torch.tensor(slots_of(rows, slots), dtype=torch.int32)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from photonlite.kernels import serial_block as module
-from photonlite.kernels import small_batch_gemm as gemm
-from photonlite.kernels import triton_utils
+from photonlite.kernels import tilings, triton_utils
 from photonlite.kernels.reference import serial_block as reference
-from photonlite.kernels.small_batch_gemm import Scales, Tiling
+from photonlite.kernels.small_batch_gemm import Scales
+from photonlite.kernels.tilings import Tiling
 from tests.kernels.steps import SerialCase, serial_case
 
 # rows, width of the residual stream, columns of queries, keys and values, inside of the MLP
@@ -55,6 +55,6 @@ def main() -> None:
     module.supported = lambda x, weight: True  # type: ignore[assignment]
     for sizes in SIZES:
         for tiling in MANY + SINGLE if sizes[0] == 1 else MANY:
-            module.tiling_of = gemm.tiling_of = lambda *_, chosen=tiling, **__: chosen  # type: ignore[assignment]
+            tilings.tiling_of = lambda *_, chosen=tiling, **__: chosen  # type: ignore[assignment]
             check(serial_case(*sizes).to(torch.float32))
     print("interpreted kernels agree")

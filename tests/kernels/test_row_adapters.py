@@ -10,14 +10,12 @@ from photonlite.kernels.reference.row_adapters import RowTerms
 from photonlite.kernels.row_adapters import shrink
 from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
-    SEVERAL,
     Handshake,
-    Tiling,
     linear_in,
     linear_out,
-    programs_of,
     run_product,
 )
+from photonlite.kernels.tilings import SEVERAL, Tiling, programs_of
 from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.adapter_cases import block_terms

@@ -13,17 +13,13 @@ from photonlite.kernels.reference import small_batch_gemm as reference
 from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
     Handshake,
-    Tiling,
-    fitted,
     linear_in,
     linear_out,
-    programs_of,
     run_product,
     small_batch_gemm,
-    stats_width,
     tile_statistics,
-    tiling_of,
 )
+from photonlite.kernels.tilings import Tiling, programs_of, stats_width
 from photonlite.kernels.triton_utils import HAS_TRITON
 from tests.conftest import Ended
 from tests.kernels.steps import EPS, BlockCase, block_case
@@ -102,36 +98,6 @@ def test_the_plain_product_keeps_the_statistics_that_the_kernel_would(dim: int, 
     linear_out(torch.zeros(1, 1), torch.zeros(dim, 1), torch.zeros(dim), x, stats)
 
     torch.testing.assert_close(stats, wanted)
-
-
-@given(
-    rows=st.integers(2, MAX_ROWS),
-    outs=st.sampled_from([7, 224, 672, 2048, 4096, 4097, 14336, 51200]),
-    ins=st.sampled_from([24, 224, 896, 2048, 10240, 30000]),
-    shared=st.sampled_from([101_376, 166_912, 232_448]),  # of capability 8.6 and 8.9, 8.0, 9.0
-)
-def test_a_program_fits_the_memory_of_every_card(rows: int, outs: int, ins: int, shared: int) -> None:
-    tiling = tiling_of(rows, outs, ins)
-    width = max(16, 1 << (rows - 1).bit_length())
-
-    found = fitted(tiling, width, 2, shared)
-
-    assert found.stages * found.ins * (found.outs + width) * 2 < shared
-    assert (found.outs, found.parts) == (tiling.outs, tiling.parts), "others count programs and tiles"
-    assert found.ins >= 32
-    assert found.stages >= 2
-
-
-def test_a_card_without_enough_memory_is_named_with_its_bytes() -> None:
-    with pytest.raises(ValueError, match="1000 bytes"):
-        fitted(Tiling(64, 64), 64, 2, 1000)
-
-
-def test_programs_are_counted_with_their_parts() -> None:
-    tiling = tiling_of(8, 2048, 10240)
-    assert tiling.parts > 1
-    assert programs_of(8, 2048, 10240) == 2048 // tiling.outs * tiling.parts
-    assert programs_of(1, 2049, 10) == -(-2049 // tiling_of(1, 2049, 10).outs)
 
 
 def test_statistics_of_other_tiles_and_several_rows_are_refused_before_anything_runs() -> None:

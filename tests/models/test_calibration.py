@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from photonlite.models.calibration import input_moments
+from photonlite.models.families import LoadOptions
 from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import QuantisedLinear, WeightStore, layers_of
 
@@ -44,7 +45,7 @@ def test_a_store_rounds_a_layer_in_parts_for_its_inputs(known: bool) -> None:
         outline = Two()
     moments = found if known else {}
     layers = layers_of(outline, Precisions("int4"))
-    store = WeightStore(outline, layers, "cpu", torch.float32, moments)
+    store = WeightStore(outline, layers, LoadOptions("cpu", torch.float32, precisions=Precisions(moments=moments)))
     for name, value in model.state_dict().items():
         store.put(name, value[:20], slice(0, 20))
         store.put(name, value[20:], slice(20, len(value)))

@@ -12,6 +12,7 @@ from photonlite.config import Precision
 from photonlite.errors import CheckpointError, ConfigError, InputError, SettingsError
 from photonlite.kernels import cards
 from photonlite.models.checkpoint import load_files
+from photonlite.models.families import LoadOptions
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.precisions import Precisions, check_precisions
@@ -80,9 +81,8 @@ def test_every_family_computes_about_the_same(tmp_path: Path, family: str, preci
     assert 0 < relative(logits(model), logits(full)) < NOISE[precision]
     found = layers(model)
     assert all(name.startswith("text.") for name in found)
-    unprepared, _ = files.family.load(
-        files.config, files.tokenizer, files.weights, device=CPU, dtype=F32, precisions=Precisions(text=precision)
-    )
+    options = LoadOptions(CPU, F32, precisions=Precisions(text=precision))
+    unprepared, _ = files.family.load(files.config, files.tokenizer, files.weights, options)
     if family in ("qwen-3-tied", "paligemma"):
         full.text.head = nn.Linear(1, 1, bias=False)
     for name in found:

@@ -7,7 +7,7 @@ import torch
 
 from bench.overlap import tilings
 from bench.overlap.tilings import FEW, IN, Kinds, fewer_sms
-from photonlite.kernels import small_batch_gemm
+from photonlite.kernels import tilings as products
 from photonlite.models.moondream.config import TextConfig
 from tests.tuning.virtual import Timed, VirtualCard
 
@@ -22,7 +22,7 @@ class Step:
         self.logits: torch.Tensor | None = None
 
     def capture(self, lane: Any) -> Any:
-        tiling = small_batch_gemm.tiling_of(8, 14336, 2048)
+        tiling = products.tiling_of(8, 14336, 2048)
         if tiling not in self._times:
             raise ValueError("does not fit")
         self.logits = torch.tensor([1.0, 3.0 if tiling == self._wrong else 2.0])
@@ -36,30 +36,30 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_fastest_tiling_is_chosen_and_those_that_do_not_fit_are_said(lane: Any) -> None:
-    usual, said = small_batch_gemm.tiling_of(8, 14336, 2048), []
+    usual, said = products.tiling_of(8, 14336, 2048), []
     step: Any = Step({usual: 0.002, IN[0]: 0.0018, IN[1]: 0.0017, IN[2]: 0.00169})
 
     chosen = KINDS.search(VirtualCard(), lane, step, time.perf_counter() + 60, said.append)
 
     assert chosen == {"in": IN[2]}
     assert sum("does not fit" in line for line in said) == len(IN) - 3
-    assert small_batch_gemm.tiling_of(8, 14336, 2048) == usual, "put back"
+    assert products.tiling_of(8, 14336, 2048) == usual, "put back"
 
 
 def test_a_gain_within_the_noise_is_none(lane: Any) -> None:
-    step: Any = Step({small_batch_gemm.tiling_of(8, 14336, 2048): 0.002, IN[0]: 0.001999})
+    step: Any = Step({products.tiling_of(8, 14336, 2048): 0.002, IN[0]: 0.001999})
 
     assert KINDS.search(VirtualCard(), lane, step, time.perf_counter() + 60, lambda _: None) == {}
 
 
 def test_no_candidate_begins_after_the_end(lane: Any) -> None:
-    step: Any = Step({small_batch_gemm.tiling_of(8, 14336, 2048): 0.002, IN[0]: 0.001})
+    step: Any = Step({products.tiling_of(8, 14336, 2048): 0.002, IN[0]: 0.001})
 
     assert KINDS.search(VirtualCard(), lane, step, time.perf_counter() - 1, lambda _: None) == {}
 
 
 def test_a_tiling_that_computes_something_else_is_an_error(lane: Any) -> None:
-    step: Any = Step({small_batch_gemm.tiling_of(8, 14336, 2048): 0.002, IN[0]: 0.001}, wrong=IN[0])
+    step: Any = Step({products.tiling_of(8, 14336, 2048): 0.002, IN[0]: 0.001}, wrong=IN[0])
 
     with pytest.raises(AssertionError, match="away from those as usual"):
         KINDS.search(VirtualCard(), lane, step, time.perf_counter() + 60, lambda _: None)

@@ -11,9 +11,9 @@ from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule
 from photonlite.request import Request, SamplingSettings, Token
+from photonlite.runner.decode import decode_attention
 from photonlite.runner.prefill import ImagePart, PromptRow, fill_packed, make_rows, prompt_attention
 from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
-from photonlite.runner.torch_model_runner import decode_attention
 from photonlite.sequence import ImageSpan, Sequence
 from tests.cache.sequences import NamedImage
 from tests.runner import cached

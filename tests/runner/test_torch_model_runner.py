@@ -22,13 +22,10 @@ from photonlite.models.moondream.fused.prefill import FusedPrefill
 from photonlite.request import Allowed, Token
 from photonlite.runner import torch_model_runner
 from photonlite.runner.graphs import GraphOptions
-from photonlite.runner.slots import PAGES
 from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.tokens import sample_from_hidden
-from photonlite.runner.torch_model_runner import decode_attention
 from photonlite.sequence import HostTensor, StoredImage, StoredPages
 from tests.kernels.images import noise, pillows
-from tests.runner.cached import Rows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
 from tests.tiny import CPU, tiny_config
 
@@ -534,21 +531,6 @@ def test_masks_and_scores_of_mixed_rows_are_those_of_the_plain_runner(sizes: tup
     assert told[2].sequence.tokens[4].scores == (1.0,)
 
 
-def test_a_decode_step_sees_all_positions_up_to_its_own() -> None:
-    cached = [0, 3, 4, 17]
-    rows = Rows(cached, seed=2)
-    positions = torch.tensor(cached)[:, None]
-    fixed = torch.cat((torch.zeros_like(positions), positions, rows.slots(positions), positions), dim=1)
-    attention = decode_attention(rows.cache, torch.cat((fixed, rows.table), dim=1).int())
-    index = torch.arange(4)[:, None], positions
-
-    out = attention(1, rows.q[index], rows.k[index], rows.v[index])
-
-    assert fixed.shape[1] == PAGES
-    for row, position in enumerate(cached):
-        assert torch.allclose(out[row], rows.seen(row, position, position + 1, 0), atol=1e-12)
-
-
 class Kept:
     """A store that takes everything."""
 
@@ -575,8 +557,8 @@ def keeping(**options: Any) -> tuple[Rig, Kept]:
     job = rig.job(first.crops)  # type: ignore[arg-type]
     rig.encode(CropGroup(job, 0, job.total))
     rig.prefill([first], [rig.fresh(first, job)])
-    rig.model_runner._keeper.close()  # type: ignore[union-attr]
-    rig.model_runner._keeper = rig.model_runner._images._keeper = None
+    rig.model_runner._images._keeper.close()  # type: ignore[union-attr]
+    rig.model_runner._images._keeper = None
     rig.poison()
     return rig, store
 

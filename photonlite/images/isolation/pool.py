@@ -40,7 +40,6 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
         limits: ImageLimits,
         workers: int,
         *,
-        max_waiting: int = MOST_WAITING,
         start: Callable[[Callable[[], None]], DecodeProcess] = DecodeProcess,
     ) -> None:
         if not can_isolate():
@@ -50,9 +49,9 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
         self._start = start
 
         def busy() -> ImageBusyError:
-            return ImageBusyError(f"{max_waiting} images wait to be decoded, the limit: try again later")
+            return ImageBusyError(f"{MOST_WAITING} images wait to be decoded, the limit: try again later")
 
-        super().__init__("photonlite-decode", JobQueue(max_waiting, busy, on_abandoned=self.kill_worker))
+        super().__init__("photonlite-decode", JobQueue(MOST_WAITING, busy, on_abandoned=self.kill_worker))
         try:
             first = [self.launch() for _ in range(workers)]  # their imports run at the same time
             for process in first:

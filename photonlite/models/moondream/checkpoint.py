@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from photonlite.config import Precision
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ModelNotFoundError
+from photonlite.models.families import LoadOptions
 from photonlite.models.hub import fetch
 from photonlite.models.moondream.adapters import adapter_place as adapter_place
 from photonlite.models.moondream.adapters import read_variant as read_variant
@@ -18,7 +17,7 @@ from photonlite.models.moondream.int4 import INT4, find_int4
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.moondream.weights import load_model, outline_model, parameter_name
-from photonlite.models.precisions import TEXT_PRECISIONS, Precisions
+from photonlite.models.precisions import TEXT_PRECISIONS
 from photonlite.models.shards import TOKENIZER_NAME, read_headers, read_json
 from photonlite.models.tokenizer import Tokenizer
 
@@ -69,18 +68,10 @@ def text_precisions(config: MoondreamConfig, weights: Sequence[Path]) -> Sequenc
 
 
 def load(
-    config: MoondreamConfig,
-    tokenizer: Path,
-    weights: Sequence[Path],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    max_context: int | None = None,
-    ranks: RankGroup | None = None,
-    precisions: Precisions | None = None,
+    config: MoondreamConfig, tokenizer: Path, weights: Sequence[Path], options: LoadOptions
 ) -> tuple[MoondreamModel, MoondreamPrompts]:
     text = config.text
-    length = text.max_context if max_context is None else min(text.max_context, max_context)
+    length = text.max_context if options.max_context is None else min(text.max_context, options.max_context)
     config = dataclasses.replace(config, text=dataclasses.replace(text, max_context=length))
     words = Tokenizer(
         tokenizer,
@@ -88,8 +79,7 @@ def load(
         controls_to=config.family.controls_to,
         control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
     )
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "ranks": ranks, "precisions": precisions}
-    return load_model(weights, config, **options), MoondreamPrompts(config, words)
+    return load_model(weights, config, options), MoondreamPrompts(config, words)
 
 
 def _end_of_text_id(path: Path) -> int | None:

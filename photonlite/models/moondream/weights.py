@@ -25,6 +25,7 @@ from torch import Tensor
 
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import SettingsError
+from photonlite.models.families import LoadOptions
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.moondream.config import MoondreamConfig, TextConfig
 from photonlite.models.moondream.int4 import INT4, check_int4, find_int4, read_int4, without_int4
@@ -96,21 +97,13 @@ class Source:
         return mapped.T if self.transposed else mapped
 
 
-def load_model(
-    files: Iterable[Path],
-    config: MoondreamConfig,
-    *,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    ranks: RankGroup | None = None,
-    precisions: Precisions | None = None,
-) -> MoondreamModel:
+def load_model(files: Iterable[Path], config: MoondreamConfig, options: LoadOptions) -> MoondreamModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
     Beside the model, host memory holds at most one tensor. Whether the region heads are linear and have a layer norm,
     whether experts are in FP8 and layers in int4 is read from the files: no public configuration says it.
     """
-    headers, precisions = read_headers(files), precisions or Precisions()
+    headers, precisions, ranks = read_headers(files), options.precisions, options.ranks
     own = precisions.stored
     sources = {info.name: Source(info) for info in headers} if own else _by_parameter(without_int4(headers))
     config = _as_stored(config, sources)
@@ -122,7 +115,7 @@ def load_model(
             "when they are loaded: leave it out (checkpoints may have them in FP8)"
         )
     if own:
-        load_stored(files, model, precisions, device, dtype)
+        load_stored(files, model, options)
         return model
     published = find_int4(headers, parameter_name)
     expected = model.state_dict()
@@ -138,7 +131,7 @@ def load_model(
         expected = model.state_dict()
         sources = {name: source for name, source in sources.items() if name in expected}
     layers = layers_of(model, precisions) | dict.fromkeys(published, INT4)
-    store = WeightStore(model, layers, device, dtype, precisions.moments)
+    store = WeightStore(model, layers, options)
     for layer, infos in published.items():
         store.put_quantised(layer, read_int4(infos, shapes[f"{layer}.weight"]))
     mapped = read_tensors(source.info for source in sources.values())
@@ -146,7 +139,7 @@ def load_model(
         value = source.value(tensor)
         if ranks is not None:
             value = _share(name, value, expected[name].shape, config.text, ranks)
-        kept = expected[name].dtype if source.info.dtype == _FP8 or name.endswith(".scale") else dtype
+        kept = expected[name].dtype if source.info.dtype == _FP8 or name.endswith(".scale") else options.dtype
         store.put(name, value, dtype=kept)
     store.fill()
     return model

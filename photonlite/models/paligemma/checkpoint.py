@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from photonlite.config import Precision
 from photonlite.errors import CheckpointError, ConfigError, SettingsError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
+from photonlite.models.families import LoadOptions
 from photonlite.models.hub import fetch
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.images import SquareImages, check_processor
@@ -20,7 +19,7 @@ from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemmaPrompts
 from photonlite.models.paligemma.weights import adapter_place as adapter_place
 from photonlite.models.paligemma.weights import load_model
-from photonlite.models.precisions import TEXT_PRECISIONS, Precisions
+from photonlite.models.precisions import TEXT_PRECISIONS
 from photonlite.models.shards import TOKENIZER_NAME, read_json
 from photonlite.models.tokenizer import Tokenizer
 
@@ -76,17 +75,10 @@ def text_precisions(config: PaliGemmaFiles, weights: Sequence[Path]) -> Sequence
 
 
 def load(
-    config: PaliGemmaFiles,
-    tokenizer: Path,
-    weights: Sequence[Path],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    max_context: int | None = None,
-    precisions: Precisions | None = None,
+    config: PaliGemmaFiles, tokenizer: Path, weights: Sequence[Path], options: LoadOptions
 ) -> tuple[PaliGemmaModel, PaliGemmaPrompts]:
     text, positions = config.model.text, SquareImages.of(config.model.vision).positions
-    length = min(text.max_context, max_context or positions + DEFAULT_TEXT)
+    length = min(text.max_context, options.max_context or positions + DEFAULT_TEXT)
     if length <= positions:
         raise SettingsError(
             f"a context of {length} positions has no room for an image, which takes {positions}: raise max_context"
@@ -98,8 +90,7 @@ def load(
     prompts = PaliGemmaPrompts(
         model, words, masks, f"put {MASKS_NAME} beside the weights, or name it in {MASKS_VARIABLE}"
     )
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "precisions": precisions}
-    return load_model(weights, model, prompts.first_location, **options), prompts
+    return load_model(weights, model, prompts.first_location, options), prompts
 
 
 def _masks_file(name: str) -> Path:

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from photonlite.models.adapters.terms import AdapterPlace, whole_layer
+from photonlite.models.families import LoadOptions
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.model import PaliGemmaModel
-from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import WeightStore, give_head, layers_of, load_stored
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_tensors
 
@@ -50,30 +50,24 @@ _COMPUTED = ("rotary_emb.inv_freq", "position_ids")  # ends of names of what is 
 
 
 def load_model(
-    files: Iterable[Path],
-    config: PaliGemmaConfig,
-    first_location: int,
-    *,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    precisions: Precisions | None = None,
+    files: Iterable[Path], config: PaliGemmaConfig, first_location: int, options: LoadOptions
 ) -> PaliGemmaModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
     Beside the model, host memory holds at most one tensor.
     """
+    precisions = options.precisions
     with torch.device("meta"):
         model = PaliGemmaModel(config, first_location)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    precisions = precisions or Precisions()
     if precisions.text is not None:
         give_head(model)
     if precisions.stored:
-        load_stored(files, model, precisions, device, dtype)
+        load_stored(files, model, options)
         return model
     sources = _by_name(read_headers(files))
     check_tensors(sources, shapes, convolution="vision.patch_embed.weight")
-    store = WeightStore(model, layers_of(model, precisions), device, dtype, precisions.moments)
+    store = WeightStore(model, layers_of(model, precisions), options)
     for name, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
         store.put(name, mapped.reshape(shapes[name]))
         if precisions.text is not None and name == "text.words":

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from photonlite.config import Precision
 from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError, ConfigError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
+from photonlite.models.families import LoadOptions
 from photonlite.models.generation import ends_of
-from photonlite.models.precisions import TEXT_PRECISIONS, Precisions
+from photonlite.models.precisions import TEXT_PRECISIONS
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
@@ -88,21 +87,12 @@ def text_precisions(config: QwenFiles, weights: Sequence[Path]) -> Sequence[Prec
 
 
 def load(
-    config: QwenFiles,
-    tokenizer: Path,
-    weights: Sequence[Path],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    max_context: int | None = None,
-    ranks: RankGroup | None = None,
-    precisions: Precisions | None = None,
+    config: QwenFiles, tokenizer: Path, weights: Sequence[Path], options: LoadOptions
 ) -> tuple[QwenModel, QwenPrompts]:
     text = config.model.text
-    length = min(text.max_context, max_context or DEFAULT_CONTEXT)
+    length = min(text.max_context, options.max_context or DEFAULT_CONTEXT)
     model = dataclasses.replace(config.model, text=dataclasses.replace(text, max_context=length))
     words = Tokenizer(tokenizer, vocab_size=text.vocab_size)
     # Prompts first: what they refuse is known before gigabytes are read.
     prompts = QwenPrompts(model, config.images, words, config.template, config.ends)
-    options: dict[str, Any] = {"device": device, "dtype": dtype, "ranks": ranks, "precisions": precisions}
-    return load_model(weights, model, config.images, **options), prompts
+    return load_model(weights, model, config.images, options), prompts

@@ -17,12 +17,11 @@ from pathlib import Path
 
 import torch
 
-from photonlite.device.collectives import RankGroup
 from photonlite.errors import CheckpointError
 from photonlite.models.adapters.terms import AdapterPlace, whole_layer
+from photonlite.models.families import LoadOptions
 from photonlite.models.matching import check_tensors, given_twice, quantised
 from photonlite.models.parallel import share_of
-from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import WeightStore, give_head, layers_of, load_stored
 from photonlite.models.qwen.config import QwenConfig, TextConfig
 from photonlite.models.qwen.images import ImageSettings
@@ -77,28 +76,19 @@ class Place:
         return self.name if self.part is None else f"{self.name} ({self.part})"
 
 
-def load_model(
-    files: Iterable[Path],
-    config: QwenConfig,
-    images: ImageSettings,
-    *,
-    device: torch.device | str,
-    dtype: torch.dtype,
-    ranks: RankGroup | None = None,
-    precisions: Precisions | None = None,
-) -> QwenModel:
+def load_model(files: Iterable[Path], config: QwenConfig, images: ImageSettings, options: LoadOptions) -> QwenModel:
     """Load the model in evaluation mode, without gradients; CheckpointError if a file is unusable.
 
     Beside the model, host memory holds at most one tensor.
     """
+    ranks, precisions = options.ranks, options.precisions
     rank, count = (0, 1) if ranks is None else (ranks.rank, ranks.count)
-    precisions = precisions or Precisions()
     with torch.device("meta"):
         model = QwenModel(config, images)
     wanted = _shapes(model, config.text)
     copied = precisions.text is not None and give_head(model)
     if precisions.stored:
-        load_stored(files, model, precisions, device, dtype)
+        load_stored(files, model, options)
         return model
     sources = _by_place(read_headers(files), tied=config.text.tied)
     check_tensors(sources, wanted, convolution=Place("vision.patch_embed.weight"))
@@ -107,7 +97,7 @@ def load_model(
             keep_share(model, ranks)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     rows = dict(part for name, shape in shapes.items() for part in _places(name, shape[0], config.text, count))
-    store = WeightStore(model, layers_of(model, precisions), device, dtype, precisions.moments)
+    store = WeightStore(model, layers_of(model, precisions), options)
     own = {place: info for place, info in sources.items() if place in rows}
     for place, (_, mapped) in zip(own, read_tensors(own.values()), strict=True):
         size = rows[place].stop - rows[place].start, *shapes[place.name][1:]

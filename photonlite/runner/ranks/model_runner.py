@@ -14,9 +14,9 @@ is sent, embeddings of images and sampled tokens.
 from typing import Any
 
 from photonlite.device.collectives import RankGroup
-from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import PromptDecoder
 from photonlite.runner.buffers import Buffers
+from photonlite.runner.context import ForwardContext
 from photonlite.runner.prefill import ImagePart, Prefill
 from photonlite.runner.sampling_params import WITH_IDS, Variant
 from photonlite.runner.torch_model_runner import TorchModelRunner
@@ -29,9 +29,8 @@ class RankRunner(TorchModelRunner):
         self._ranks = ranks
         super().__init__(*arguments, **options)
 
-    def _make_prefill(self, decoder: PromptDecoder | None, bank: AdapterBank | None = None) -> Prefill:
-        place = self._model, self._inputs, self._images, self.cache, self.shape, self._pending
-        return RankPrefill(self._ranks, decoder, *place, bank)
+    def _make_prefill(self, decoder: PromptDecoder | None) -> Prefill:
+        return RankPrefill(self._ranks, decoder, self._context)
 
     def _finalize(self, buffers: Buffers, count: int, variant: Variant, sampled: bool) -> None:
         if self._ranks.rank == 0:
@@ -44,8 +43,8 @@ class RankRunner(TorchModelRunner):
 class RankPrefill(Prefill):
     """Prompts whose images are embedded by rank 0."""
 
-    def __init__(self, ranks: RankGroup, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, ranks: RankGroup, decoder: PromptDecoder | None, context: ForwardContext) -> None:
+        super().__init__(decoder, context)
         self._ranks = ranks
 
     def _embed_image(self, part: ImagePart, places: slice) -> None:

@@ -22,6 +22,7 @@ from photonlite.server.bodies.skills import SKILL_BODIES, SkillRequest
 from photonlite.server.calls import Skill
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, client_left
+from photonlite.server.limits.limiter import Hold, Permit
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -29,8 +30,18 @@ _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _CLOSE: Final = {"Connection": "close"}
 
 
-async def read_body(request: Request, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
-    """Read the body; `hold` reserves memory for the bytes so far, or raises. Raises 400, 408, 413, 415 and 499."""
+async def read_body(request: Request, config: ServerConfig, permit: Permit) -> bytes:
+    """Read the body, then count the request among open ones. Raises 400, 408, 413, 415, 429 and 499."""
+    with Hold(permit) as hold:
+        body = await _receive(request, config, lambda size: hold.resize(2 * size))  # joining copies all
+        hold.resize(len(body))
+        hold.keep()
+    permit.enter()
+    return body
+
+
+async def _receive(request: Request, config: ServerConfig, hold: Callable[[int], None]) -> bytes:
+    """Receive the body; `hold` reserves memory for the bytes so far, or raises."""
     limit = config.max_body_bytes
     declared = _declared(request, limit)
     chunks: list[bytes] = []

@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from photonlite.server.bodies.adapters import AdapterEntry, AdapterList, AdapterRequest
 from photonlite.server.bodies.base import validate
-from photonlite.server.bodies.reading import read_json_object
+from photonlite.server.bodies.reading import read_body, read_json_object
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.callers import check_admin
 from photonlite.server.transport.logs import log
@@ -22,7 +22,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
     async def load(request: Request) -> Response:
         async with await ingress.admit(request) as permit:
-            body = await ingress.body(request, permit)
+            body = await read_body(request, ingress.config, permit)
             check_admin(request, ingress.config)
             with ingress.parsing(request, body, permit):
                 asked = validate(AdapterRequest, read_json_object(body))

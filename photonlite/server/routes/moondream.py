@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from photonlite.server.bodies.reading import read_skill_request
+from photonlite.server.bodies.reading import read_body, read_skill_request
 from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.calls import SKILLS, Call, Skill
 from photonlite.server.ingress import Ingress
@@ -45,7 +45,7 @@ async def _handle(ingress: Ingress, skill: Skill, request: Request) -> Response:
 
 
 async def _read_call(ingress: Ingress, skill: Skill, request: Request, permit: Permit) -> tuple[Call, bool]:
-    body = await ingress.body(request, permit)
+    body = await read_body(request, ingress.config, permit)
     with ingress.parsing(request, body, permit):
         read, images = read_skill_request(skill, request, body)
     adapter = ingress.adapter_of(read.model, read.asked_adapter)

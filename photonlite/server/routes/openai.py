@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from photonlite.server.bodies import chat
 from photonlite.server.bodies.base import Json, validate
-from photonlite.server.bodies.reading import media_type, read_json_object
+from photonlite.server.bodies.reading import media_type, read_body, read_json_object
 from photonlite.server.calls import Call, image_places
 from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
@@ -60,7 +60,7 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
             if media_type(request) != "application/json":
                 message = f"Content-Type is {media_type(request)[:60]!r}: send application/json"
                 raise HttpError(415, message, code="unsupported_content_type")
-            body = await ingress.body(request, permit)
+            body = await read_body(request, ingress.config, permit)
             with ingress.parsing(request, body, permit):
                 asked = validate(chat.ChatCompletionRequest, read_json_object(body))
                 arguments = asked.arguments

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from photonlite.errors import CheckpointError, SettingsError
+from photonlite.models.families import LoadOptions
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.weights import load_model
@@ -34,8 +35,8 @@ def published() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def load(folder: Path, precisions: Precisions | None = None) -> MoondreamModel:
-    files = resolve(folder)
-    return load_model(files.weights, files.config, device="cpu", dtype=torch.float32, precisions=precisions)
+    files, options = resolve(folder), LoadOptions("cpu", torch.float32, precisions=precisions or Precisions())
+    return load_model(files.weights, files.config, options)
 
 
 def test_published_int4_loads_as_it_is(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import photonlite
+from photonlite.models.families import LoadOptions
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -33,7 +34,7 @@ STEPS = 20
 
 def load(folder: Path, sizes: Sizes, state: dict[str, Tensor], dtype: torch.dtype = torch.float32) -> MoondreamModel:
     files = resolve(write_folder(folder, sizes, state))
-    return load_model(files.weights, files.config, device="cpu", dtype=dtype)
+    return load_model(files.weights, files.config, LoadOptions("cpu", dtype))
 
 
 def distance(found: Tensor, wanted: Tensor) -> float:

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from photonlite.errors import CheckpointError
+from photonlite.models.families import LoadOptions
 from photonlite.models.loading import resolve
 from photonlite.models.moondream import weights
 from photonlite.models.moondream.config import MoondreamConfig
@@ -56,7 +57,7 @@ def bare(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> MoondreamModel:
     files = resolve(folder)
-    return load_model(files.weights, files.config, device="cpu", dtype=dtype)
+    return load_model(files.weights, files.config, LoadOptions("cpu", dtype))
 
 
 def holds(model: MoondreamModel, state: dict[str, Tensor]) -> bool:
@@ -67,7 +68,7 @@ def holds(model: MoondreamModel, state: dict[str, Tensor]) -> bool:
 def small(folder: Path, state: dict[str, Tensor], raw: dict[str, Any] = SMALL) -> MoondreamModel:
     folder.mkdir(exist_ok=True)
     save_file(state, folder / "model.safetensors")
-    return load_model(find_weights(folder), MoondreamConfig.from_dict(raw), device="cpu", dtype=torch.float32)
+    return load_model(find_weights(folder), MoondreamConfig.from_dict(raw), LoadOptions("cpu", torch.float32))
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from photonlite.models.paligemma.config import TextConfig
 from photonlite.models.paligemma.fused import FusedDecode, block_weights, rotary_rows, step_obstacle
 from photonlite.models.paligemma.text import Norm, TextDecoder
 from photonlite.runner.buffers import PagedCache
+from photonlite.runner.decode import decode_attention
 from photonlite.runner.slots import PAGES, POSITION, WRITE_SLOT
-from photonlite.runner.torch_model_runner import decode_attention
 
 PAGE = 16
 BASE: dict[str, Any] = {

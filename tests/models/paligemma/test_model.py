@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from photonlite.models.families import LoadOptions
 from photonlite.models.layers import MaskedAttention, attend
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.images import SquareImages, cut_patches
@@ -54,7 +55,7 @@ def model(oracle: Any, tmp_path_factory: pytest.TempPathFactory) -> PaliGemmaMod
     oracle.save_pretrained(folder)
     config = PaliGemmaConfig.from_dict(read_json(folder / CONFIG_NAME, ValueError))
     files = [folder / "model.safetensors"]
-    return load_model(files, config, FIRST_LOCATION, device="cpu", dtype=torch.float32)
+    return load_model(files, config, FIRST_LOCATION, LoadOptions("cpu", torch.float32))
 
 
 def pixels_of(model: PaliGemmaModel, count: int) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from photonlite.errors import CheckpointError
+from photonlite.models.families import LoadOptions
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.weights import load_model
@@ -33,7 +34,7 @@ def tensors(folder: Path) -> dict[str, Tensor]:
 def load(folder: Path, path: Path, values: dict[str, Tensor]) -> PaliGemmaModel:
     save_file({name: value.contiguous() for name, value in values.items()}, path)
     config = PaliGemmaConfig.from_dict(json.loads((folder / "config.json").read_text()))
-    return load_model([path], config, FIRST_LOCATION, device="cpu", dtype=torch.float32)
+    return load_model([path], config, FIRST_LOCATION, LoadOptions("cpu", torch.float32))
 
 
 @pytest.mark.parametrize("changes", [NEWER, RELEASED], ids=["newer", "released"])

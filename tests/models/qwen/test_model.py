@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from photonlite.models.families import LoadOptions
 from photonlite.models.layers import attend
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import cut_patches
@@ -50,7 +51,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = save(reference, tmp_path_factory.mktemp(case), case)
     config = QwenConfig.from_dict(json.loads((folder / "config.json").read_text()))
     files, images = [folder / "model.safetensors"], settings(case, config)
-    return case, reference, load_model(files, config, images, device="cpu", dtype=torch.float32)
+    return case, reference, load_model(files, config, images, LoadOptions("cpu", torch.float32))
 
 
 def noise(size: tuple[int, int]) -> Image.Image:

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from photonlite.errors import CheckpointError
+from photonlite.models.families import LoadOptions
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.model import QwenModel
 from photonlite.models.qwen.weights import load_model
@@ -36,7 +37,7 @@ def load(folder: Path, files: list[Path], **changes: Any) -> QwenModel:
     raw = json.loads((folder / "config.json").read_text()) | changes
     config = QwenConfig.from_dict(raw)
     images = settings("3" if config.version.newer else "2.5", config)
-    return load_model(files, config, images, device="cpu", dtype=torch.float32)
+    return load_model(files, config, images, LoadOptions("cpu", torch.float32))
 
 
 def written(path: Path, values: dict[str, Tensor]) -> list[Path]:
@@ -92,7 +93,7 @@ def test_a_tied_head_that_is_stored_is_not_read(tmp_path: Path) -> None:
 
 def test_the_dtype_is_the_one_that_was_asked_for(third: Path) -> None:
     config = QwenConfig.from_dict(json.loads((third / "config.json").read_text()))
-    model = load_model([third / "model.safetensors"], config, settings("3", config), device="cpu", dtype=torch.bfloat16)
+    model = load_model([third / "model.safetensors"], config, settings("3", config), LoadOptions("cpu", torch.bfloat16))
 
     assert {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
 

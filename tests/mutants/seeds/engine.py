@@ -96,7 +96,7 @@ MUTANTS = [
     ),
     Mutant(
         "prompts are hashed by the engine's thread",
-        "engine/engine.py",
+        "engine/loop.py",
         """        self._core.scheduler.prepare(sequence)
         with self._gate:""",
         """        with self._gate:""",
@@ -181,7 +181,7 @@ MUTANTS = [
     ),
     Mutant(
         "a dead engine leaves requests waiting",
-        "engine/engine.py",
+        "engine/loop.py",
         """        self._core.end_all_after_fault(error)
 """,
         "",
@@ -189,14 +189,14 @@ MUTANTS = [
     ),
     Mutant(
         "closing drops what is in flight",
-        "engine/engine.py",
+        "engine/loop.py",
         "if self._stopping and core.idle and not self._inbox:",
         "if self._stopping:",
         "tests/engine/test_loop.py",
     ),
     Mutant(
         "a forked process waits for a lock that nobody releases",
-        "engine/engine.py",
+        "engine/loop.py",
         "        self._gate = threading.RLock()\n        self._wake = queue.SimpleQueue()\n",
         "        self._wake = queue.SimpleQueue()\n",
         "tests/engine/test_loop.py",
@@ -233,14 +233,14 @@ MUTANTS = [
     ),
     Mutant(
         "all notes are read before a step",
-        "engine/engine.py",
+        "engine/loop.py",
         "min(_NOTES, len(self._inbox))",
         "len(self._inbox)",
         "tests/engine/test_loop.py",
     ),
     Mutant(
         "the engine sleeps over notes that it has not read",
-        "engine/engine.py",
+        "engine/loop.py",
         "if core.tick() or self._inbox:",
         "if core.tick():",
         "tests/engine/test_loop.py",
@@ -392,14 +392,14 @@ MUTANTS = [
     ),
     Mutant(
         "threads: requests are submitted without the gate",
-        "engine/engine.py",
+        "engine/loop.py",
         "        with self._gate:  # a note is either refused here or read",
         "        with contextlib.nullcontext():  # a note is either refused here or read",
         "tests/engine/test_interleavings.py",
     ),
     Mutant(
         "threads: a cancel is dropped while the engine drains",
-        "engine/engine.py",
+        "engine/loop.py",
         "            if self._refusal is None or self._thread.is_alive():\n",
         "            if self._refusal is None:\n",
         "tests/engine/test_interleavings.py",
@@ -462,7 +462,7 @@ MUTANTS = [
     ),
     Mutant(
         "an idle engine gives no sign of life",
-        "engine/engine.py",
+        "engine/loop.py",
         "            self._last_tick = time.perf_counter()\n            while",
         "            while",
         "tests/engine/test_loop.py",

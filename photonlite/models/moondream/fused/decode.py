@@ -21,18 +21,16 @@ from photonlite.kernels.rank_sums import RankSums
 from photonlite.kernels.row_adapters import RowTerm, RowTerms, shrink
 from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
-    SEVERAL,
     Handshake,
     group_of,
     is_single,
     linear_in,
     linear_into,
     linear_out,
-    programs_of,
-    stats_width,
     supported,
     tile_statistics,
 )
+from photonlite.kernels.tilings import SEVERAL, programs_of, stats_width
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.layers import rotary_table

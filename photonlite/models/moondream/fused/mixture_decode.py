@@ -15,9 +15,9 @@ from photonlite.kernels.small_batch_gemm import (
     linear_in,
     linear_out,
     small_batch_gemm,
-    stats_width,
     tile_statistics,
 )
+from photonlite.kernels.tilings import stats_width
 from photonlite.models.base import KvPages, NextPositions
 from photonlite.models.moondream.config import TextConfig
 from photonlite.models.moondream.fused.layers import PackedBlock

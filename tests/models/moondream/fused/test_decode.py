@@ -20,8 +20,8 @@ from photonlite.models.moondream.fused import decode as module
 from photonlite.models.moondream.fused.decode import FusedDecode
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.runner.buffers import PagedCache
+from photonlite.runner.decode import decode_attention
 from photonlite.runner.slots import PAGES, POSITION, WRITE_SLOT
-from photonlite.runner.torch_model_runner import decode_attention
 from tests.tiny import tiny_config, tiny_model
 
 SCALES = (0.25, 0.125)

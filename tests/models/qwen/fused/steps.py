@@ -13,8 +13,8 @@ from photonlite.models.qwen.fused.decode import FusedDecode
 from photonlite.models.qwen.fused.layers import block_weights, rotary_rows
 from photonlite.models.qwen.text import TextDecoder
 from photonlite.runner.buffers import PagedCache
+from photonlite.runner.decode import decode_attention
 from photonlite.runner.slots import PAGES, POSITION, WRITE_SLOT
-from photonlite.runner.torch_model_runner import decode_attention
 
 SCALES = (0.25, 0.125)
 
