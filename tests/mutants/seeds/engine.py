@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "a prompt beside others ends its request, as it asks for no token",
-        "engine/core.py",
+        "engine/answers.py",
         "(row.cut or step.plan.beside)",
         "row.cut",
         "tests/engine/test_beside.py",
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale mask: the grammar has not seen the last token",
-        "engine/core.py",
+        "engine/answers.py",
         """        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if knows else None
 """,
         """        allowed = grammar.allowed
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         "predicted mask: every batch is sampled before the commit",
-        "engine/core.py",
+        "engine/answers.py",
         """            if ahead and outstanding:
                 return None""",
         """            if False:
@@ -129,7 +129,7 @@ MUTANTS = [
     ),
     Mutant(
         "a zombie gets another token",
-        "engine/core.py",
+        "engine/answers.py",
         """            if sequence.finalized:
                 zombies += 1
             elif not row.is_void:""",
@@ -371,7 +371,7 @@ MUTANTS = [
     ),
     Mutant(
         "sampling: a penalty does not wait for the token before",
-        "engine/core.py",
+        "engine/answers.py",
         "            knows = outstanding == 1 and sequence.repetition_penalty == 1  #",
         "            knows = outstanding == 1  #",
         SIMULATION,
@@ -469,7 +469,7 @@ MUTANTS = [
     ),
     Mutant(
         "runs: a token that was known is taken a second time",
-        "engine/core.py",
+        "engine/answers.py",
         "                    if row.index == len(sequence.tokens):  # else",
         "                    if True:  # else",
         RUNS,
@@ -483,14 +483,14 @@ MUTANTS = [
     ),
     Mutant(
         "runs: an answer without any choice does not ask for its image",
-        "engine/core.py",
+        "engine/answers.py",
         "                        sequence.answered = True\n",
-        "                        self.end(sequence)\n",
+        "                        self._end(sequence, None)\n",
         RUNS,
     ),
     Mutant(
         "runs: the step in flight leaves another token for the next one",
-        "engine/core.py",
+        "engine/answers.py",
         "found.append(Allowed((sequence.tokens[index].id,)))",
         "found.append(None)",
         SIMULATION,
