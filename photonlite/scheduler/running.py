@@ -6,7 +6,7 @@ from collections.abc import Sequence as ListLike
 from functools import partial
 from typing import Any
 
-from photonlite.batch import BatchItem, Kind, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, EncodeJob, Kind, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, UnfinishedPrompts
@@ -87,6 +87,12 @@ class RunningSet:
         sequence.row = self.free_rows.pop()
         sequence.num_computed_tokens = start
         sequence.num_committed_tokens = 0
+
+    def start_beside(self, sequence: Sequence, start: int, jobs: tuple[EncodeJob, ...]) -> BatchItem:
+        """Let a sequence run whose prompt is computed on the encoder's stream; returns its row, of all but the last."""
+        self.start(sequence, start)
+        sequence.num_computed_tokens, sequence.beside = sequence.num_tokens - 1, True
+        return BatchItem(sequence, start, sequence.num_computed_tokens - start, None, jobs, begins=True)
 
     def resume(self, sequence: Sequence) -> None:
         """Let a sequence run again whose row and pages are as they were."""

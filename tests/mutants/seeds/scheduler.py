@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "crops are encoded twice",
-        "scheduler/fifo.py",
+        "scheduler/images.py",
         """            group.job.launched += group.count
 """,
         """            group.job.launched += max(1, group.count - 1)
@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "encoding ignores its time budget",
-        "scheduler/fifo.py",
+        "scheduler/images.py",
         "crops = min(crops, self.crops.within(budget.left_s))",
         "pass",
         "tests/scheduler",
