@@ -9,7 +9,6 @@ commit     a row's token ──> Sequence.accept ──> the grammar advances, t
 Grammars and sinks are plug-ins: what one raises ends its request alone.
 """
 
-import operator
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -46,7 +45,7 @@ class Answers:
         failed: list[tuple[Sequence, Exception]] = []
         for row in step.rows:
             sequence, index = row.sequence, row.index
-            if sequence.finalized or index is None:
+            if sequence.finalized or index is None or sequence in step.dropped:
                 found.append(None)
                 continue
             if index < len(sequence.tokens):  # part of a run by now: the next step may read it from the device
@@ -70,15 +69,18 @@ class Answers:
             self._end(sequence, error)
         return found
 
-    def commit_rows(self, step: Step, outcomes: Outcomes) -> None:
-        """Append the tokens of a step, and the runs that must follow them; end the rows that failed."""
+    def commit_rows(self, step: Step, outcomes: Outcomes, newest: Step) -> None:
+        """Append the tokens of a step, and the runs that must follow them; end the rows that failed.
+
+        The newest launched step may have assumed what follows: rows of it that were wrong are dropped.
+        """
         now, zombies, tokens = self._clock(), 0, 0
         runs: list[tuple[Sequence, tuple[int, ...]]] = []
         gaps: dict[float, int] = {}  # how many seconds after the one before; few differ, as most were in one step
         for row, outcome in zip(step.rows, outcomes, strict=True):
             sequence = row.sequence
             sequence.release()
-            if sequence.finalized:
+            if sequence.finalized or (sequence in step.dropped and step.failure is None):
                 zombies += 1
             elif not row.is_void:
                 if not row.pending and not sequence.num_committed_tokens:
@@ -95,7 +97,11 @@ class Answers:
                         if last := sequence.times.last_token:
                             gaps[now - last] = gaps.get(now - last, 0) + 1
                         self._accept(sequence, (outcome,), now)
-                        runs += self._read_run(sequence)
+                        run = self._read_run(sequence)
+                        if sequence.assumed:
+                            self._confirm(sequence, run, newest, now)
+                        elif run and not sequence.preempting:
+                            runs.append((sequence, run))
             if sequence.finalized or sequence.preempting:
                 self._scheduler.release_if_unused(sequence)
         self._take_runs(runs, now)
@@ -116,20 +122,33 @@ class Answers:
                 if sequence.finalized:
                     return
             if self._scheduler.limits.forced_runs:
-                sequence.expected_run = operator.index(sequence.grammar.expected_run)
+                sequence.expected_run = checked_run(sequence.grammar.expected_run, self._scheduler.limits.vocab_size)
         except Exception as error:  # grammar and sink are plug-ins: their faults end their request alone
             self._end(sequence, error)
 
-    def _read_run(self, sequence: Sequence) -> list[tuple[Sequence, tuple[int, ...]]]:
-        """Return a sequence with what must follow in it, in a list; none where that is not known or of no use."""
-        if not self._scheduler.limits.forced_runs or sequence.finalized or sequence.preempting:
-            return []
+    def _read_run(self, sequence: Sequence) -> tuple[int, ...]:
+        """Return what must follow in a sequence; nothing where that is not known or of no use."""
+        if not self._scheduler.limits.forced_runs or sequence.finalized:
+            return ()
         try:
-            run = checked_run(sequence.grammar.run, self._scheduler.limits.vocab_size)
+            return checked_run(sequence.grammar.run, self._scheduler.limits.vocab_size)
         except Exception as error:  # a grammar is a plug-in
             self._end(sequence, error)
-            return []
-        return [(sequence, run)] if run else []
+            return ()
+
+    def _confirm(self, sequence: Sequence, run: tuple[int, ...], newest: Step, now: float) -> None:
+        """Append what a launched step computes behind a token that has come, or drop its row there.
+
+        The device then has no input for the next position: the token is computed again from the host, with all that
+        must follow it.
+        """
+        assumed, sequence.assumed = sequence.assumed, ()
+        if run[: len(assumed)] == assumed:
+            run = assumed
+        elif not sequence.finalized:
+            newest.dropped.add(sequence)
+            sequence.num_computed_tokens, sequence.cut = sequence.num_committed_tokens, True
+        self._append(sequence, run, now)
 
     def take_opening(self, sequence: Sequence) -> None:
         """Append what an answer must begin with: its keys and values are computed with the prompt's.
@@ -137,8 +156,8 @@ class Answers:
         The sink gets it when these are there: its first token says that the images are no longer needed. An answer
         without any choice ends when its images are ready, or with what is wrong with them, and needs no prompt.
         """
-        if sequence.samples and (runs := self._read_run(sequence)):
-            self._append(*runs[0], self._clock())
+        if sequence.samples and (run := self._read_run(sequence)):
+            self._append(sequence, run, self._clock())
 
     def _take_runs(self, runs: list[tuple[Sequence, tuple[int, ...]]], now: float) -> None:
         """Append runs where the policy chooses to: their keys and values are computed in one launch."""

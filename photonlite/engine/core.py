@@ -215,7 +215,7 @@ class EngineCore:
             if step.kind == "encode":
                 self._commit_images(step, outcomes)
             else:
-                self.answers.commit_rows(step, outcomes)
+                self.answers.commit_rows(step, outcomes, pipeline.in_flight[-1])
         pipeline.end_commit(step)
         if step.failure is not None:
             self._fail(step, step.failure)

@@ -206,24 +206,27 @@ class FifoPolicy:
 
         Where prompts ride, those that have begun go on beside these, and `prompts` begin.
         """
-        chosen = self._without_waiting(self.choose_rows(decoding), len(decoding))
-        steady = any(not sequence.is_behind for sequence in chosen)
+        chosen = self.choose_rows(decoding)
+        # New prompts have the room that what is assumed would take.
+        expecting = frozenset() if prompts.rows else self.choose_expecting(chosen, len(decoding))
+        steady = any(not sequence.is_behind and sequence not in expecting for sequence in chosen)
         if self.mixes:
             room = self.room_beside(sum(not sequence.is_behind for sequence in chosen))
-            batch = self.running.plan_mixed(chosen, room, self.prompts.most, prompts)
+            batch = self.running.plan_mixed(chosen, room, self.prompts.most, prompts, expecting)
         else:
-            batch = self.running.plan_decode(chosen, self.prompts.most)
+            batch = self.running.plan_decode(chosen, self.prompts.most, expecting)
         if batch is not None and (batch.kind in ("decode", "mixed") or not steady):
             self._held_s = 0.0
         return batch
 
-    def _without_waiting(self, chosen: list[Sequence], decoding: int) -> list[Sequence]:
-        """Leave out sequences whose token in flight is probably followed by a run that is worth a launch.
+    def choose_expecting(self, chosen: list[Sequence], decoding: int) -> frozenset[Sequence]:
+        """Choose the sequences whose tokens in flight are computed with the runs that probably follow them, or none.
 
-        The token is then computed with the run: a decode step of the token alone would take about as long.
+        They are worth a launch where it computes as many positions as decode steps would in its time.
         """
-        least = self.run_cost.least(decoding)
-        return [one for one in chosen if one.expected_run < least or not one.awaits_token]
+        found = frozenset(one for one in chosen if one.assumable)
+        positions = sum(1 + len(one.assumable) for one in found)
+        return frozenset() if positions < self.run_cost.steps * decoding else found
 
     def count_prompts(self) -> None:
         """Count the positions of prompts that have begun and of the next ones, before a plan."""
@@ -297,7 +300,7 @@ class FifoPolicy:
         elif step.kind == "run":
             costs.observe_run(seconds)
         elif step.kind == "mixed":
-            if not failed and all(row.is_prompt or row.pending for row in step.rows):
+            if not failed and all(row.is_prompt or (row.pending and not row.assumed) for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
         elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
             self.model_of(batch).observe(batch.size, seconds)

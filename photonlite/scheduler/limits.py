@@ -146,10 +146,6 @@ class RunCost:
         """Seconds of a decode step; 0 while none was measured."""
         return self._decode_s or 0.0
 
-    def least(self, decoding: int) -> float:
-        """Return how many ids a single run must have to be worth a launch beside so many sequences that decode."""
-        return max(2.0, self.steps * decoding)
-
     def refuse(self) -> None:
         self.steps -= _FORGOTTEN * (self.steps - 1.0)
 

@@ -280,6 +280,11 @@ class RealtimePolicy(FifoPolicy):
             self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
         return batch
 
+    def choose_expecting(self, chosen: list[Sequence], decoding: int) -> frozenset[Sequence]:
+        """Choose real-time sequences alone where some decode, as `choose_runs` does."""
+        urgent = [one for one in chosen if one.realtime]
+        return super().choose_expecting(urgent or chosen, len(urgent) or decoding)
+
     def choose_runs(self, runs: Runs) -> Runs:
         """Take runs of bulk sequences only where no real-time one decodes, which each launch more would hold up."""
         decoding = self.running.decoding()

@@ -139,6 +139,7 @@ class Scheduler:
                 self.running.put_back(one)
                 continue
             one.num_computed_tokens -= row.count
+            one.assumed = ()
             if row.pending:
                 continue
             one.cut = True  # the device has no token for its next position

@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant(
         "a zombie gets another token",
         "engine/answers.py",
-        """            if sequence.finalized:
+        """            if sequence.finalized or (sequence in step.dropped and step.failure is None):
                 zombies += 1
             elif not row.is_void:""",
         "            if not row.is_void:",
@@ -494,6 +494,55 @@ MUTANTS = [
         "found.append(Allowed((sequence.tokens[index].id,)))",
         "found.append(None)",
         SIMULATION,
+    ),
+    Mutant(
+        "runs: what was assumed is appended whatever follows",
+        "engine/answers.py",
+        "if run[: len(assumed)] == assumed:",
+        "if True:",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: a row that was dropped counts",
+        "engine/answers.py",
+        "if sequence.finalized or (sequence in step.dropped and step.failure is None):",
+        "if sequence.finalized:",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: a request goes on whose row was dropped from a step that failed",
+        "engine/answers.py",
+        "(sequence in step.dropped and step.failure is None)",
+        "sequence in step.dropped",
+        RUNS,
+    ),
+    Mutant(
+        "runs: the grammar is asked what a row samples that was dropped",
+        "engine/answers.py",
+        " or sequence in step.dropped:\n                found",
+        ":\n                found",
+        RUNS,
+    ),
+    Mutant(
+        "runs: what a dropped row has sampled is decoded next",
+        "engine/answers.py",
+        "sequence.num_computed_tokens, sequence.cut = sequence.num_committed_tokens, True",
+        "sequence.num_computed_tokens = sequence.num_committed_tokens",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: positions of a dropped row keep what it has written",
+        "engine/answers.py",
+        "sequence.num_computed_tokens, sequence.cut = sequence.num_committed_tokens, True",
+        "sequence.cut = True",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: what a launch assumed that raised is taken for computed",
+        "scheduler/scheduler.py",
+        "            one.assumed = ()\n",
+        "",
+        f"{RUNS} {SIMULATION}",
     ),
     Mutant(
         "runs: ids that are in no vocabulary reach the device",
