@@ -1,12 +1,14 @@
 """Tokens that must follow, appended at once or decoded one by one: `python -m bench.forced_runs`.
 
 ```
-agree    typed questions to the shipped checkpoint, on two engines that differ in `forced_runs` alone
-typed    seconds of as many typed answers as there are streams, one by one over at once
-boxes    the same of lists of ten boxes, as Qwen3-VL writes them: random weights of its shape, random prompts
+agree     typed questions to the shipped checkpoint, on two engines that differ in `forced_runs` alone
+typed     seconds of as many typed answers as there are streams, one by one over at once
+boxes     the same of lists of ten boxes, as Qwen3-VL writes them: random weights of its shape, random prompts
+modelled  the same lists on a device that is a table of times, with the scheduler and the engine's core as they are
 ```
 
-On a card: `python -m bench.forced_runs --only boxes --device cuda --shape qwen3-vl-2b`.
+On a card: `python -m bench.forced_runs --only boxes --device cuda --shape qwen3-vl-2b`. Coordinates have three digits.
+Where the largest is 999, nothing but a separator may follow them; where it is 1000, as Qwen3-VL's, a digit may.
 """
 
 import argparse
@@ -28,21 +30,29 @@ from PIL import Image
 import photonlite
 from bench.gpu.qwen import random_qwen
 from bench.nano.questions.text import properties
+from bench.policy.modelled import Costs, ModelledRunner, at
 from bench.shapes import SHAPES
 from photonlite.api import VisionModel
+from photonlite.batch import Step
+from photonlite.cache.manager import CacheManager
+from photonlite.cache.pages import PagePool
 from photonlite.config import EngineConfig
 from photonlite.device.names import resolve_device
+from photonlite.engine.core import EngineCore
 from photonlite.engine.engine import Engine
 from photonlite.grammar.decoding.items import ItemFormat, ItemsGrammar
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.observe.trace import idle_intervals
 from photonlite.request import Allowed, Request, SamplingSettings, Token
+from photonlite.scheduler.limits import Limits
+from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
 
-PARTS = ("agree", "typed", "boxes")
+PARTS = ("agree", "typed", "boxes", "modelled")
 STREAMS = (1, 4, 16)
-OBJECTS, BOUNDS = 10, (999,) * 4
+OBJECTS, BOUNDS = 10, (999, 1000)
 PICTURES = ("assets/desk.png", "assets/market.png", "assets/street.png")
+_DIGITS = 3  # of a number, where a grammar allows as many
 _CLOSE = 1e-4  # coordinates, scores: sums in another order round otherwise
 _CLOSE_SCORE = 1e-3
 
@@ -168,7 +178,9 @@ class FullList(ItemsGrammar):
         ids = allowed.ids or ()
         ends = (self.form.none[2], self.form.last[6])
         kept = tuple(one for one in ids if one not in ends)
-        if digits := tuple(one for one in kept if one in self.form.digits):
+        if len(self._place.digits or "") == _DIGITS:
+            kept = tuple(one for one in kept if one not in self.form.digits)
+        elif digits := tuple(one for one in kept if one in self.form.digits):
             kept = digits if len(digits) < len(ids) else digits[1:]  # none after a zero
         return Allowed(kept, scored=allowed.scored) if kept != ids else allowed
 
@@ -208,15 +220,15 @@ class Collector:
         self.done.set()
 
 
-def ask_boxes(engine: Engine, streams: int, prompt: int, seed: int) -> list[list[int]]:
+def ask_boxes(engine: Engine, streams: int, prompt: int, seed: int, bound: int) -> list[list[int]]:
     """Ask for as many lists at once and wait; returns their ids."""
-    form = list_format()
-    budget = form.budget(OBJECTS, BOUNDS)
+    form, bounds = list_format(), (bound,) * 4
+    budget = form.budget(OBJECTS, bounds)
     collectors = []
     for place in range(streams):
         dice = random.Random(1000 * seed + place)
         tokens = tuple(Token(dice.randrange(60, 500)) for _ in range(prompt))
-        grammar = FullList(form, BOUNDS, budget, OBJECTS)
+        grammar = FullList(form, bounds, budget, OBJECTS)
         collectors.append(Collector())
         engine.submit(Request("detect", tokens, grammar, budget, SamplingSettings()), collectors[-1])
     for one in collectors:
@@ -239,20 +251,112 @@ def boxes(rounds: int, device: str, shape: str) -> list[str]:
     }
     equal: Counter[bool] = Counter()
 
-    def check(streams: int, seed: int) -> None:
-        own, other = (ask_boxes(engines[runs], streams, prompt, seed) for runs in (True, False))
+    def check(streams: int, seed: int, bound: int) -> None:
+        own, other = (ask_boxes(engines[runs], streams, prompt, seed, bound) for runs in (True, False))
         equal.update(one == two for one, two in zip(own, other, strict=True))
 
-    def ask(runs: bool, streams: int) -> None:
-        ask_boxes(engines[runs], streams, prompt, 0)
+    rows: list[str] = []
+    for bound in BOUNDS:
 
-    for seed, streams in enumerate(STREAMS):
-        check(streams, seed)
-    rows = [ratio_row(f"lists of {OBJECTS} boxes, {streams} streams", rounds, ask, streams) for streams in STREAMS]
-    for runs, engine in engines.items():
-        rows.append(f"one list {'at once' if runs else 'one by one'}: {traced(engine, partial(ask, runs, 1))}")
+        def ask(runs: bool, streams: int, bound: int = bound) -> None:
+            ask_boxes(engines[runs], streams, prompt, 0, bound)
+
+        for seed, streams in enumerate(STREAMS):
+            check(streams, seed, bound)
+        rows += [ratio_row(f"boxes up to {bound}, {streams} streams", rounds, ask, streams) for streams in STREAMS]
+        for runs, engine in engines.items():
+            rows.append(f"one list {'at once' if runs else 'one by one'}: {traced(engine, partial(ask, runs, 1))}")
+    for engine in engines.values():
         engine.close()
     return [*rows, f"lists that are equal with runs and without: {equal[True]} of {equal.total()}"]
+
+
+# ---- lists of boxes on a table of times
+
+
+@dataclass(frozen=True, slots=True)
+class RunCosts(Costs):
+    """As `Costs`; a launch of runs takes what a prompt of as many positions does."""
+
+    def device_s(self, step: Step) -> float:
+        if step.kind == "run":
+            return at(self.prefill, step.plan.size) / 1e3
+        return Costs.device_s(self, step)
+
+
+H200_2B = RunCosts(
+    encode=((1, 2.8), (2, 4.0)),
+    prefill=((1, 1.3), (3, 1.5), (16, 1.65), (64, 2.1), (300, 3.0)),
+    decode=((1, 1.07), (16, 1.35)),
+    finalize=((1, 0.15), (16, 0.17)),
+    host={"decode": 0.35, "run": 0.8, "prefill": 0.8},
+)
+"""Qwen3-VL-2B's shape in bfloat16 on one H200 at one stream, as traced; the times of many rows are estimates."""
+
+
+class ScriptedRunner(ModelledRunner):
+    """Says what is written in `lists`, by the number of a sequence, and 0 behind it."""
+
+    def __init__(self, lists: Sequence[Sequence[int]]) -> None:
+        super().__init__(H200_2B)
+        self._lists = lists
+
+    def collect(self, step: Step) -> list[Token | Exception | None]:
+        super().collect(step)
+        found: list[Token | Exception | None] = []
+        for row in step.rows:
+            own = self._lists[row.sequence.number]
+            found.append(None if row.index is None else Token(own[row.index] if row.index < len(own) else 0))
+        return found
+
+
+def draw_list(dice: random.Random, numbers: tuple[int, int]) -> list[int]:
+    """Draw the ids of a list of boxes whose numbers lie between two."""
+    form = list_format()
+    ids = list(form.first)
+    for place in range(OBJECTS):
+        for number in range(form.numbers):
+            ids += form.separator if number else ()
+            ids += (form.digits[int(digit)] for digit in str(dice.randint(*numbers)))
+        ids += form.more if place < OBJECTS - 1 else form.last
+    return ids
+
+
+def modelled() -> list[str]:
+    """Count the steps of lists on a modelled device, and compare its times."""
+    cases = [((100, 999), 999), ((100, 999), 1000), ((0, 1000), 1000), ((0, 640), 640)]
+    return [modelled_row(numbers, bound, streams) for numbers, bound in cases for streams in STREAMS]
+
+
+def modelled_row(numbers: tuple[int, int], bound: int, streams: int) -> str:
+    """Answer as many lists at once, with runs and without."""
+    dice = random.Random(streams)
+    lists = [draw_list(dice, numbers) for _ in range(streams)]
+    own, other = (answer_lists(lists, bound, runs=runs) for runs in (True, False))
+    what = f"modelled, {numbers[0]} to {numbers[1]} of {bound}, {streams} streams"
+    ratio = f"{other.now / own.now:.2f} times as quick at once"
+    return f"{what:<44}{ratio}, {1e3 * own.now:.0f} in place of {1e3 * other.now:.0f} ms: {dict(own.launches)}"
+
+
+def answer_lists(lists: Sequence[Sequence[int]], bound: int, *, runs: bool) -> ScriptedRunner:
+    """Answer lists on a modelled device; AssertionError for other answers than these."""
+    form, bounds = list_format(), (bound,) * 4
+    budget = form.budget(OBJECTS + 1, bounds)
+    runner = ScriptedRunner(lists)
+    limits = Limits(max(STREAMS), 2 * max(STREAMS), max_prefill_tokens=2048, max_crops=8, forced_runs=runs)
+    core = EngineCore(Scheduler(CacheManager(PagePool(4000, 16)), limits), runner, 2, clock=lambda: runner.now)
+    collectors = [Collector() for _ in lists]
+    for number, sink in enumerate(collectors):
+        prompt = tuple(Token(place) for place in range(1000 * number, 1000 * number + 300))
+        grammar = form.grammar(bounds, budget, OBJECTS + 1)
+        sequence = EngineSequence(number, Request("detect", prompt, grammar, budget, SamplingSettings()), sink, 1)
+        core.scheduler.prepare(sequence)
+        core.submit(sequence)
+    while core.tick():
+        pass
+    if [[token.id for token in one.tokens] for one in collectors] != lists:
+        raise AssertionError(f"other lists were answered, forced runs: {runs}")
+    return runner
 
 
 def traced(engine: Engine, work: Callable[[], None]) -> str:
@@ -306,6 +410,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines += typed(options.rounds, options.device)
     if "boxes" in options.only:
         lines += boxes(options.rounds, options.device, options.shape)
+    if "modelled" in options.only:
+        lines += modelled()
     if "agree" in options.only:
         lines += agree(options.questions, options.device)
     print(*lines, sep="\n")

@@ -15,7 +15,8 @@ from photonlite.request import Allowed, Token
 from photonlite.sequence import ImageInput, PatchImage, PrefixPages, Sequence, StoredImage, StoredPages, UncutImage
 
 Kind = Literal["encode", "prefill", "decode", "run", "mixed"]
-"""What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once;
+"""What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once, or
+which it is assumed to get behind the one in flight;
 one position of some rows, and prompts or parts of them beside these."""
 
 
@@ -92,8 +93,9 @@ class BatchItem(NamedTuple):
     jobs: tuple[EncodeJob, ...] = ()  # have the embeddings of its prompt's images, and stored pages
     begins: bool = False  # its sequence has just got its row and pages
     cut: bool = False  # leaves known positions to later launches, so that nothing is sampled
-    pending: bool = False  # decodes: its input is in the pending table
+    pending: bool = False  # decodes: its input, or the first one, is in the pending table
     restored: tuple[RestoredPages, ...] = ()
+    assumed: tuple[int, ...] = ()  # the inputs behind a pending one; the row is dropped where others must follow
 
     @property
     def is_prompt(self) -> bool:
@@ -137,7 +139,7 @@ class ScheduledBatch:
     @property
     def known_positions(self) -> int:
         """Positions whose tokens come from the host: those of prompts and runs."""
-        return sum(row.count for row in self.rows if not row.pending)
+        return sum(row.count - row.pending for row in self.rows)
 
 
 State = Literal["launched", "pending", "committing", "free"]
@@ -153,6 +155,7 @@ class Step:
     state: State = "launched"  # forward pass queued; "pending": sampling queued; "committing"; "free": committed
     failure: BaseException | None = None  # of the step as a whole, on the device or before
     faults: dict[int, Exception] = field(default_factory=dict)  # of single rows before they reached the device
+    dropped: set[Sequence] = field(default_factory=set)  # whose rows do not count: what they assumed did not follow
     scored: dict[int, int] = field(default_factory=dict)  # probabilities that come back, by row; most rows want none
     device_s: float = 0.0  # of the forward pass; known once collected
     graphed: bool = False  # ran as a CUDA graph

@@ -187,10 +187,11 @@ class Grammar(Protocol):
         """
 
     @property
-    def expected_run(self) -> int:
-        """How many ids must probably follow the next token, whatever it is; 0 where that is not known.
+    def expected_run(self) -> tuple[int, ...]:
+        """The ids that probably must follow the next token, whatever it is; empty where that is not known.
 
-        It is a hint: a sequence may wait for that token, and compute all of these with it in one launch.
+        It is a hint: a launch may compute them with that token before it has come. Where `run` then begins otherwise,
+        what was computed is dropped.
         """
 
     @property

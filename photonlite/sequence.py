@@ -20,6 +20,9 @@ import numpy.typing as npt
 
 from photonlite.request import AdapterRef, Grammar, Request, Token
 
+MOST_ASSUMED = 15
+"""Ids that a launch computes behind a token that has not come, at most: with it they are one tile of attention."""
+
 MAX_INFLIGHT = 2
 """Steps in flight that may carry one sequence: as many as the pipeline has slots."""
 
@@ -293,7 +296,8 @@ class Sequence:
     adapter: AdapterRef | None = field(init=False)
     adapter_key: str = field(init=False)  # "" without an adapter
     kept: bool = field(init=False)  # later requests may share the pages of its answer
-    expected_run: int = field(init=False, default=0)  # of its grammar, see `request.Grammar`
+    expected_run: tuple[int, ...] = field(init=False, default=())  # of its grammar, see `request.Grammar`
+    assumed: tuple[int, ...] = field(init=False, default=())  # of these: a launched step computes them already
     prompt_length: int = field(init=False)  # positions of BOS, image and prompt
     longest: int = field(init=False)  # positions it can ever fill: the last token is never fed back
 
@@ -332,6 +336,13 @@ class Sequence:
     def awaits_token(self) -> bool:
         """Whether a launched step samples its next token, and nothing further has been launched."""
         return self.inflight_refs > 0 and self.num_computed_tokens == self.prompt_length + len(self.tokens)
+
+    @property
+    def assumable(self) -> tuple[int, ...]:
+        """The expected ids that the next launch may compute behind the token that it awaits."""
+        if not self.expected_run or not self.awaits_token:
+            return ()
+        return self.expected_run[: max(0, min(MOST_ASSUMED, self.longest - self.num_computed_tokens - 1))]
 
     @property
     def has_turn(self) -> bool:

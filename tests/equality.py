@@ -63,6 +63,8 @@ class Chance:
         self._state = seed
         self._left = budget
         self._reason: str | None = None
+        self._text: tuple[int, ...] = ()  # what is left of a text without choice, behind the next token
+        self._announced: tuple[int, ...] = ()  # a text that probably follows the next token
         self._allowed = self._draw()
 
     @property
@@ -74,8 +76,8 @@ class Chance:
         return None
 
     @property
-    def expected_run(self) -> int:
-        return (0, 0, 3, 9)[self._state % 4]  # which need not hold
+    def expected_run(self) -> tuple[int, ...]:
+        return self._text or self._announced
 
     @property
     def run(self) -> tuple[int, ...]:
@@ -100,6 +102,13 @@ class Chance:
 
     def _draw(self) -> Allowed:
         dice = random.Random(self._state)
+        text = self._text or (self._announced if dice.random() < 0.7 else ())
+        self._text = text[1:]
+        says = not self._text and dice.random() < 0.5
+        words = tuple(dice.randrange(7, _VOCABULARY) for _ in range(dice.randint(1, 6)))
+        self._announced = words if says else ()
+        if text:
+            return Allowed(text[:1])
         ids = tuple(dice.sample(range(7, _VOCABULARY), dice.randint(2, 40)))
         return dice.choice(
             (

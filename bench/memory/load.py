@@ -88,7 +88,7 @@ class Words:
 
     ahead = allowed = Allowed()
     run: tuple[int, ...] = ()
-    expected_run: int = 0
+    expected_run: tuple[int, ...] = ()
 
     def __init__(self, count: int) -> None:
         self._left = count

@@ -16,25 +16,23 @@ row come free when the last step that carries it has committed. Nothing on the d
 
 import itertools
 import logging
-import operator
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from photonlite.batch import Executor, ScheduledBatch, Step
+from photonlite.engine.answers import Answers, Outcomes
 from photonlite.engine.faults import is_shortage, may_be_split, request_error, step_error
 from photonlite.engine.transfers import Transfers
 from photonlite.errors import EngineDiedError, RequestCancelledError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.observe.trace import Tracer
-from photonlite.request import Allowed, Token, checked_run
+from photonlite.request import Allowed
 from photonlite.runner.slots import ENCODER_SLOTS, Pipeline
 from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import Ended
 from photonlite.scheduler.queues import by_number
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence
-
-Outcomes = list[Token | Exception | None]
 
 _logger = logging.getLogger("photonlite")
 
@@ -62,6 +60,7 @@ class EngineCore:
         self.encodings = Pipeline(ENCODER_SLOTS, numbers) if self._encodes_beside else self.pipeline
         self.metrics = metrics or EngineMetrics()
         self.tracer = tracer or Tracer(enabled=False)
+        self.answers = Answers(scheduler, self.metrics, clock, self.end)
         self.load_adapter: Callable[[AdapterLoad], None] = no_adapters  # begins; the end is told to `note_adapter`
         self.wake_at: float | None = None  # when time alone may give something to do; None where only an event can
         self.open: set[Sequence] = set()  # submitted and not ended
@@ -87,7 +86,7 @@ class EngineCore:
         self.open.add(sequence)
         self.open_realtime += sequence.realtime
         self.metrics.requests_submitted += 1
-        self._take_opening(sequence)
+        self.answers.take_opening(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         self.end(sequence, RequestCancelledError("the request was cancelled"))
@@ -177,7 +176,7 @@ class EngineCore:
         if batch.kind == "encode" or batch.beside:
             pipeline.finalize(step)  # nothing is sampled
             return step
-        allowed = self._read_grammars(step, ahead=self.pipeline.oldest is not step)
+        allowed = self.answers.read_allowed(step, ahead=self.pipeline.oldest is not step)
         if allowed is not None:
             self._sample(step, allowed)
         return step
@@ -216,14 +215,14 @@ class EngineCore:
             if step.kind == "encode":
                 self._commit_images(step, outcomes)
             else:
-                self._commit_rows(step, outcomes)
+                self.answers.commit_rows(step, outcomes, pipeline.in_flight[-1])
         pipeline.end_commit(step)
         if step.failure is not None:
             self._fail(step, step.failure)
 
     def _finalize(self, step: Step | None) -> None:
         """Sample a launched step with masks that are current, unless that was done at launch."""
-        if step is not None and step.state == "launched" and (allowed := self._read_grammars(step)) is not None:
+        if step is not None and step.state == "launched" and (allowed := self.answers.read_allowed(step)) is not None:
             self._sample(step, allowed)
 
     def _sample(self, step: Step, allowed: list[Allowed | None]) -> None:
@@ -244,88 +243,6 @@ class EngineCore:
         self._strikes, self._failed_images = 0, frozenset()
         return outcomes
 
-    def _commit_rows(self, step: Step, outcomes: Outcomes) -> None:
-        now, zombies, tokens = self._clock(), 0, 0
-        runs: list[tuple[Sequence, tuple[int, ...]]] = []
-        gaps: dict[float, int] = {}  # how many seconds after the one before; few differ, as most were in one step
-        for row, outcome in zip(step.rows, outcomes, strict=True):
-            sequence = row.sequence
-            sequence.release()
-            if sequence.finalized:
-                zombies += 1
-            elif not row.is_void:
-                if not row.pending and not sequence.num_committed_tokens:
-                    sequence.times.prefill_s += step.device_s
-                if outcome is None and (row.cut or step.plan.beside):
-                    if sequence.num_committed_tokens:
-                        sequence.num_committed_tokens = row.start + row.count
-                elif not isinstance(outcome, Token):
-                    self.end(sequence, outcome)  # it failed, or asked for no token
-                else:
-                    sequence.num_committed_tokens = row.start + row.count
-                    if row.index == len(sequence.tokens):  # else it was known before: part of a run
-                        tokens += 1
-                        if last := sequence.times.last_token:
-                            gaps[now - last] = gaps.get(now - last, 0) + 1
-                        self._accept(sequence, (outcome,), now)
-                        runs += self._read_run(sequence)
-            if sequence.finalized or sequence.preempting:
-                self.scheduler.release_if_unused(sequence)
-        self._take_runs(runs, now)
-        self.metrics.zombie_rows += zombies
-        self.metrics.tokens += tokens
-        for gap, count in gaps.items():
-            self.metrics.token_s.observe(gap, count)
-
-    def _accept(self, sequence: Sequence, tokens: Iterable[Token], now: float) -> None:
-        try:
-            for token in tokens:
-                if sequence.accept(token, now):
-                    if sequence.num_committed_tokens:
-                        self.end(sequence)
-                    else:
-                        sequence.answered = True
-                    return
-                if sequence.finalized:
-                    return
-            if self.scheduler.limits.forced_runs:
-                sequence.expected_run = operator.index(sequence.grammar.expected_run)
-        except Exception as error:  # grammar and sink are plug-ins: their faults end their request alone
-            self.end(sequence, error)
-
-    def _read_run(self, sequence: Sequence) -> list[tuple[Sequence, tuple[int, ...]]]:
-        """Return a sequence with what must follow in it, in a list; none where that is not known or of no use."""
-        if not self.scheduler.limits.forced_runs or sequence.finalized or sequence.preempting:
-            return []
-        try:
-            run = checked_run(sequence.grammar.run, self.scheduler.limits.vocab_size)
-        except Exception as error:  # a grammar is a plug-in
-            self.end(sequence, error)
-            return []
-        return [(sequence, run)] if run else []
-
-    def _take_opening(self, sequence: Sequence) -> None:
-        """Append what an answer must begin with: its keys and values are computed with the prompt's.
-
-        The sink gets it when these are there: its first token says that the images are no longer needed. An answer
-        without any choice ends when its images are ready, or with what is wrong with them, and needs no prompt.
-        """
-        if sequence.samples and (runs := self._read_run(sequence)):
-            self._append(*runs[0], self._clock())
-
-    def _take_runs(self, runs: list[tuple[Sequence, tuple[int, ...]]], now: float) -> None:
-        """Append runs where the policy chooses to: their keys and values are computed in one launch."""
-        for sequence, run in self.scheduler.choose_runs(runs):
-            self._append(sequence, run, now)
-
-    def _append(self, sequence: Sequence, run: tuple[int, ...], now: float) -> None:
-        before = len(sequence.tokens)
-        if not sequence.finalized:
-            self._accept(sequence, map(Token, run), now)
-        appended = len(sequence.tokens) - before
-        self.metrics.tokens += appended
-        self.metrics.forced_tokens += appended
-
     def _commit_images(self, step: Step, outcomes: Outcomes) -> None:
         """Share an encode step's time among its images; its failure ends their leaders, followers start again.
 
@@ -344,39 +261,6 @@ class EngineCore:
                     leader.preempting = True
             if error is not None:
                 self.runner.forget(group.job)
-
-    def _read_grammars(self, step: Step, *, ahead: bool = False) -> list[Allowed | None] | None:
-        """Return what may stand at each row's next position, None where no token is wanted.
-
-        With `ahead`, steps in flight may still carry the rows: returns None where a mask depends on their tokens.
-        """
-        found: list[Allowed | None] = []
-        failed: list[tuple[Sequence, Exception]] = []
-        for row in step.rows:
-            sequence, index = row.sequence, row.index
-            if sequence.finalized or index is None:
-                found.append(None)
-                continue
-            if index < len(sequence.tokens):  # part of a run by now: the next step may read it from the device
-                found.append(Allowed((sequence.tokens[index].id,)))
-                continue
-            grammar, outstanding = sequence.grammar, index - len(sequence.tokens)
-            knows = outstanding == 1 and sequence.repetition_penalty == 1  # a penalty counts every token before
-            try:
-                allowed = grammar.allowed if outstanding == 0 else grammar.ahead if knows else None
-                if isinstance(allowed, Allowed):
-                    found.append(allowed)
-                    continue
-                error: Exception = TypeError(f"a grammar allows {allowed!r:.60} {outstanding} tokens ahead")
-            except Exception as fault:  # a grammar is a plug-in
-                error = fault
-            if ahead and outstanding:
-                return None  # what is wrong with the grammar comes out where its mask is needed
-            failed.append((sequence, error))
-            found.append(None)
-        for sequence, error in failed:
-            self.end(sequence, error)
-        return found
 
     def _free_images(self, batch: ScheduledBatch) -> None:
         """Free what was kept of images for prompts: all of these has been queued, and the prefix cache has the rest."""

@@ -53,8 +53,8 @@ class PromptRow:
     start: int  # first position that gets keys and values; the earlier ones are cached
     count: int  # of such positions
     first: int  # its first token among the uploaded ones
-    # Positions before its tokens: BOS, and a leading image that is not cached; the one of a row that decodes; 0 for
-    # another resumed row.
+    # Positions before its tokens: BOS, and a leading image that is not cached; the first one of a row that decodes; 0
+    # for another resumed row.
     leading: int
     block: int  # end of the positions that see each other in both directions; 0 where it begins behind them
     images: tuple["ImagePart", ...]  # that it computes
@@ -67,7 +67,7 @@ class PromptRow:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it decodes: the input of its only position is in the pending table."""
+        """Whether it decodes: the input of its first position is in the pending table."""
         return self.start > 0 and self.leading > 0
 
     @property
@@ -157,7 +157,9 @@ class Prefill:
         """Write images to the input, what the first rows decode, and all tokens if some of them have values."""
         count = sum(row.tokens for row in rows)
         if decoding := sum(row.is_pending for row in rows):
-            self._x[:decoding].copy_(self._context.embed_pending(buffers.rows[:decoding]))
+            found = self._context.embed_pending(buffers.rows[:decoding])
+            # Each of these rows is one tile, which says where on the axis it begins.
+            self._x.index_copy_(0, self._shape.tiles_of(self._packed)[:decoding, 1].long(), found)
         if self._deepstack is not None:
             self._deepstack[:, : sum(row.count for row in rows)].zero_()
         valued = bool((slot.tokens[:count, 1] != NO_VALUE).any())

@@ -6,7 +6,7 @@ import numpy as np
 
 from photonlite.batch import ScheduledBatch, Step
 from photonlite.grammar.decoding.grammars import MaskCache
-from photonlite.request import Allowed
+from photonlite.request import Allowed, Token
 from photonlite.runner.sampling_params import (
     Variant,
     required_heads,
@@ -78,15 +78,17 @@ class SlotInputs:
     def fill_tokens(self, plan: ScheduledBatch, slot: Slot) -> int:
         """Fill `slot.tokens` with the known tokens behind BOS and image of each row; return how many there are.
 
-        Those to be decoded next, behind prompts on the encoder's stream, follow all others.
+        Rows that decode have those that they assume. Those to be decoded next, behind prompts on the encoder's stream,
+        follow all others.
         """
         filled = 0
         known = [(row, max(row.start, row.sequence.prefix_len), row.start + row.count) for row in plan.rows]
         next_ones = [(row, end, end + 1) for row, _, end in known] if plan.beside else []
         for row, start, end in (*known, *next_ones):
             if row.pending:
-                continue
-            tokens = row.sequence.tokens_after_image(start)[: end - start]
+                tokens = tuple(map(Token, row.assumed))
+            else:
+                tokens = row.sequence.tokens_after_image(start)[: end - start]
             target = slot.tokens[filled : filled + len(tokens)]
             target[:, 0] = [token.id for token in tokens]
             target[:, 1:] = NO_VALUE

@@ -13,11 +13,7 @@ Encoding and prefills take turns at the beginning of a pause, so that neither st
 that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: none behind it may
 take them.
 
-Where images are encoded beside the other steps (`Limits.encodes_beside`), pauses are for prompts alone. A launch of
-images then holds as many crops as it may: only the requests about them wait for it. Where the card is divided
-(`Limits.parts`) such a launch runs in the encoder's part while enough decodes (`scheduler.parts`), and the prompts
-about its images run behind it, up to their last positions: decode steps compute those, and wait for no prompt. Else
-images take turns there as well.
+Where images are encoded beside the other steps (`scheduler.images`), pauses are for prompts alone.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.
@@ -27,24 +23,19 @@ import math
 import sys
 from collections.abc import Iterator
 from collections.abc import Sequence as ListLike
-from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from photonlite.batch import BatchItem, EncodeJob, PageCopy, RestoredPages, ScheduledBatch, Step
 from photonlite.cache.manager import CacheManager
-from photonlite.request import IMAGE
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, least_count
-from photonlite.scheduler.limits import MOST_BESIDE, LaunchModel, Limits, RunCost
-from photonlite.scheduler.parts import parts_pay
+from photonlite.scheduler.images import ImageLaunches
+from photonlite.scheduler.limits import MOST_BESIDE, LaunchModel, Limits, PauseBudget, RunCost
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.running import RunningSet
 from photonlite.sequence import Sequence
 
 NO_PROMPTS = Admitted()
-
-_CUT_AHEAD = 16
-"""Waiting requests whose images are cut into crops in advance."""
 
 _SPREAD = 16
 """Steps over which the prompts that wait are spread where they ride, so that steps take about as long as each other."""
@@ -76,12 +67,6 @@ class Ended(NamedTuple):
     dropped: DropCause | None = None
 
 
-class PauseBudget(NamedTuple):
-    left_s: float = math.inf  # seconds that the next launch may take; infinite where no sequence is held up
-    fresh: bool = True  # that launch is the first, which goes however long it takes: a crop or prompt cannot be split
-    over: bool = False  # a decode step comes first
-
-
 class PromptRoom(NamedTuple):
     """What a launch has room for beside the rows that it has."""
 
@@ -99,18 +84,16 @@ class FifoPolicy:
     def __init__(self, cache: CacheManager, limits: Limits) -> None:
         self.cache = cache
         self.limits = limits
-        self.crops = LaunchModel(limits.max_crops)
         self.prompts = LaunchModel(limits.max_batch)
         self.run_cost = RunCost()
         self.adapters = AdapterSlots(limits.adapter_slots)
         self.encoder = EncoderQueue(cache, limits, self.adapters)
         self.running = RunningSet(cache, limits, self.rank, self.requeue, self.recompute_s, self.adapters)
+        self.images = ImageLaunches(limits, self.encoder, self.running, self._end)
+        self.crops = self.images.crops
         self.queues = (WaitingQueue(limits.max_jobs),)
         self.ended: list[Ended] = []  # found while planning, and no longer waiting
         self.kept_idle_until: float | None = None  # idle, for a request that is about to come
-        self.divided = False  # images and prompts about them have a part of the card, where it has parts
-        self.encoder_room = False  # there is a slot for images beside the other steps
-        self._enough_crops = max(1, limits.max_crops // 2)  # a larger launch makes them no cheaper
         self._unlaunched = 0  # positions of prompts; see `count_prompts`
         self._held_s = 0.0  # how long encode and prefill launches have held up the sequences that decode
 
@@ -171,48 +154,26 @@ class FifoPolicy:
         """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
         (queue,) = self.queues
         if not room:
-            self._begin_images(queue)
-        if not room or self.takes_turns:
+            self.images.begin(queue)
+        if not room or self.images.takes_turns:
             return None
-        return self.plan_prompts_beside(queue) or self._plan_encode(queue, PauseBudget())
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether images are encoded in pauses: where they never are beside the other steps, or parts do not pay."""
-        limits = self.limits
-        return not limits.encodes_beside or (limits.parts is not None and not self.divided)
+        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget())
 
     def choose_parts(self, now: float) -> None:
         """Decide whether the next images have a part of the card."""
-        self.divide(self.queues[0])
-
-    def divide(self, queue: WaitingQueue) -> None:
-        """Decide whether the next images of a queue, if there are any, have a part of the card."""
-        self._begin_images(queue)
-        if groups := self.encoder.next_groups(queue, self.crops.most, self._enough_crops):
-            self.divided = self._parts_pay(queue, sum(group.count for group in groups))
+        self.images.divide(self.queues[0], self.run_cost.decode_s)
 
     def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:
         """Plan prompts behind their images, in the encoder's part of the card."""
-        if not self.divided or not self.has_place(queue) or self.is_held_up(queue):
+        if not self.images.divided or not self.has_place(queue) or self.is_held_up(queue):
             return None
         room = PromptRoom(min(MOST_BESIDE, self.limits.max_prefill_tokens), self.prompts.most)
         rows, copies, saves = self._admit(queue, room, fresh=True, beside=True)
         return ScheduledBatch("prefill", rows, copies=copies, saves=saves, beside=True) if rows else None
 
     def runs_beside(self, sequence: Sequence) -> bool:
-        """Whether a prompt runs behind its images, in the encoder's part: if others decode, for which it is no pause.
-
-        A decode step computes its last position, which must be that of a word.
-        """
-        if not self.divided or sequence.realtime or not sequence.samples or sequence.adapter is not None:
-            return False
-        jobs = [self.encoder.jobs[span.key] for span in sequence.images if span.key in self.encoder.jobs]
-        if not jobs or any(job.is_stored for job in jobs) or all(one.beside for one in self.running):
-            return False
-        last, word = sequence.num_tokens - 1, (*sequence.prompt[-1:], *sequence.tokens[-1:])[-1]
-        ends = max(sequence.block, *(span.end for span in sequence.images))
-        return word is not IMAGE and not word.values and ends <= last
+        """Whether a prompt runs behind its images, in the encoder's part of the card."""
+        return self.images.takes_prompt(sequence)
 
     def pause_s(self, waiting: int, decoding: int) -> float:
         """Return the seconds that encode and prefill launches may take between two decode steps.
@@ -245,24 +206,27 @@ class FifoPolicy:
 
         Where prompts ride, those that have begun go on beside these, and `prompts` begin.
         """
-        chosen = self._without_waiting(self.choose_rows(decoding), len(decoding))
-        steady = any(not sequence.is_behind for sequence in chosen)
+        chosen = self.choose_rows(decoding)
+        # New prompts have the room that what is assumed would take.
+        expecting = frozenset() if prompts.rows else self.choose_expecting(chosen, len(decoding))
+        steady = any(not sequence.is_behind and sequence not in expecting for sequence in chosen)
         if self.mixes:
             room = self.room_beside(sum(not sequence.is_behind for sequence in chosen))
-            batch = self.running.plan_mixed(chosen, room, self.prompts.most, prompts)
+            batch = self.running.plan_mixed(chosen, room, self.prompts.most, prompts, expecting)
         else:
-            batch = self.running.plan_decode(chosen, self.prompts.most)
+            batch = self.running.plan_decode(chosen, self.prompts.most, expecting)
         if batch is not None and (batch.kind in ("decode", "mixed") or not steady):
             self._held_s = 0.0
         return batch
 
-    def _without_waiting(self, chosen: list[Sequence], decoding: int) -> list[Sequence]:
-        """Leave out sequences whose token in flight is probably followed by a run that is worth a launch.
+    def choose_expecting(self, chosen: list[Sequence], decoding: int) -> frozenset[Sequence]:
+        """Choose the sequences whose tokens in flight are computed with the runs that probably follow them, or none.
 
-        The token is then computed with the run: a decode step of the token alone would take about as long.
+        They are worth a launch where it computes as many positions as decode steps would in its time.
         """
-        least = self.run_cost.least(decoding)
-        return [one for one in chosen if one.expected_run < least or not one.awaits_token]
+        found = frozenset(one for one in chosen if one.assumable)
+        positions = sum(1 + len(one.assumable) for one in found)
+        return frozenset() if positions < self.run_cost.steps * decoding else found
 
     def count_prompts(self) -> None:
         """Count the positions of prompts that have begun and of the next ones, before a plan."""
@@ -308,12 +272,13 @@ class FifoPolicy:
         """Plan an encode or a prefill launch of a queue within a budget; the pause has time for as much, or more."""
         if not len(queue):
             return None
-        if not self.takes_turns or (self.limits.encodes_beside and not self.encoder_room):
+        images = self.images
+        if not images.takes_turns_now:
             batch = self._plan_prefill(queue, budget)
-        elif queue.prefilled_last or (queue.batches and self._has_time_to_encode(queue, pause)):
-            batch = self._plan_encode(queue, budget) or self._plan_prefill(queue, budget)
+        elif queue.prefilled_last or (queue.batches and images.has_time(queue, pause, self.prompts)):
+            batch = images.plan(queue, budget) or self._plan_prefill(queue, budget)
         else:
-            batch = self._plan_prefill(queue, budget) or self._plan_encode(queue, budget)
+            batch = self._plan_prefill(queue, budget) or images.plan(queue, budget)
         if batch is not None and batch.kind != "decode":  # which it is where no prompt could ride
             self.note_launch(queue, batch)
         return batch
@@ -335,7 +300,7 @@ class FifoPolicy:
         elif step.kind == "run":
             costs.observe_run(seconds)
         elif step.kind == "mixed":
-            if not failed and all(row.is_prompt or row.pending for row in step.rows):
+            if not failed and all(row.is_prompt or (row.pending and not row.assumed) for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
         elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
             self.model_of(batch).observe(batch.size, seconds)
@@ -373,40 +338,6 @@ class FifoPolicy:
     def needs_launch(self, sequence: Sequence) -> bool:
         """Whether a ready sequence needs a launch: not where it is answered, or only wants an image that is cached."""
         return not sequence.answered and (sequence.samples or self.positions(sequence) > 0)
-
-    def _plan_encode(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
-        if not queue.wants_images:
-            return None
-        self._begin_images(queue)
-        crops = self.crops.most
-        if budget.left_s < math.inf:
-            if queue.batches and not budget.fresh and self.crops.cost(self._enough_crops) > budget.left_s:
-                return None  # a small launch now makes another one necessary
-            crops = min(crops, self.crops.within(budget.left_s))
-        groups = self.encoder.next_groups(queue, crops, self._enough_crops)
-        for group in groups:
-            group.job.launched += group.count
-        if not groups:
-            return None
-        in_turn = self.limits.encodes_beside and self.takes_turns
-        return ScheduledBatch("encode", groups=groups, in_part=self.divided, in_turn=in_turn)
-
-    def _parts_pay(self, queue: WaitingQueue, crops: int) -> bool:
-        """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""
-        parts, decoding = self.limits.parts, self.running.decoding()
-        if parts is None or not decoding:
-            return False
-        left = fmean(map(self.running.router.tokens_to_come, decoding))
-        rows, limits = len(decoding), self.limits
-        # Images under way come one after the other: they are not waited for.
-        later = min(len(queue) - limits.max_jobs, limits.max_batch - rows)
-        return parts_pay(self.crops.cost(crops), left * self.run_cost.decode_s, rows, max(0, later), parts)
-
-    def _begin_images(self, queue: WaitingQueue) -> None:
-        """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
-        if queue.wants_images:
-            for sequence, error in self.encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
-                self._end(queue, sequence, error)
 
     def _plan_prefill(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
         """Plan the prompts of the oldest ready sequences, as far as pages, rows and time allow."""
@@ -466,10 +397,12 @@ class FifoPolicy:
                 queue.lacks_pages = True
                 break
             start, copied, saved = admission
+            queue.remove(sequence)
+            jobs = self.encoder.pop(sequence, start)
             if beside:
-                row, done = self._start_beside(queue, sequence, start), saved
+                row, done = running.start_beside(sequence, start, jobs), saved
             else:
-                row, done = self._start(queue, sequence, start, saved, left if room.cuts else sys.maxsize)
+                row, done = self._start(sequence, start, jobs, saved, left if room.cuts else sys.maxsize)
             rows.append(row)
             copies += copied
             saves += done
@@ -488,36 +421,14 @@ class FifoPolicy:
                 if len(self.ended) >= _SATISFIED:
                     return
 
-    def _has_time_to_encode(self, queue: WaitingQueue, pause: PauseBudget) -> bool:
-        """Whether a pause has time for more crops and, after them, for the prompts that could run before.
-
-        Prompts are then held back to batch them. The first launch of a pause is exempt, which prevents starvation.
-        """
-        if pause.fresh:
-            return False
-        groups = self.encoder.next_groups(queue, self.crops.most, self._enough_crops)
-        encoded = [job.leader for job in self.encoder.jobs_of(queue) if job.encoded]
-        prompts = sum(leader.num_tokens for leader in set(encoded) if not leader.finalized)
-        crops = sum(group.count for group in groups)
-        return crops > 0 and self.crops.cost(crops) + self.prompts.cost(prompts) <= pause.left_s
-
     def _start(
-        self, queue: WaitingQueue, sequence: Sequence, start: int, saves: tuple[PageCopy, ...], room: int
+        self, sequence: Sequence, start: int, jobs: tuple[EncodeJob, ...], saves: tuple[PageCopy, ...], room: int
     ) -> tuple[BatchItem, tuple[PageCopy, ...]]:
-        queue.remove(sequence)
-        jobs = self.encoder.pop(sequence, start)
         start, restored = _restore(sequence, start, jobs)
         self.running.start(sequence, start)
         self.running.unfinished.begin(sequence, jobs, saves)
         row, saved = self.running.unfinished.advance(sequence, room, begins=True)
         return row._replace(restored=restored), saved
-
-    def _start_beside(self, queue: WaitingQueue, sequence: Sequence, start: int) -> BatchItem:
-        queue.remove(sequence)
-        jobs = self.encoder.pop(sequence, start)
-        self.running.start(sequence, start)
-        sequence.num_computed_tokens, sequence.beside = sequence.num_tokens - 1, True
-        return BatchItem(sequence, start, sequence.num_computed_tokens - start, None, jobs, begins=True)
 
     def _end(self, queue: WaitingQueue, sequence: Sequence, error: BaseException | None = None) -> None:
         queue.remove(sequence)

@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from photonlite.config import RouterRule
 from photonlite.scheduler.parts import PartTable
@@ -52,6 +53,14 @@ class Limits:
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back
     router_budget: float = 1.0  # positions that these may need, as a share of the cache; see `scheduler.router`
+
+
+class PauseBudget(NamedTuple):
+    """What is left of the time between two decode steps."""
+
+    left_s: float = math.inf  # seconds that the next launch may take; infinite where no sequence is held up
+    fresh: bool = True  # that launch is the first, which goes however long it takes: a crop or prompt cannot be split
+    over: bool = False  # a decode step comes first
 
 
 class LaunchModel:
@@ -136,10 +145,6 @@ class RunCost:
     def decode_s(self) -> float:
         """Seconds of a decode step; 0 while none was measured."""
         return self._decode_s or 0.0
-
-    def least(self, decoding: int) -> float:
-        """Return how many ids a single run must have to be worth a launch beside so many sequences that decode."""
-        return max(2.0, self.steps * decoding)
 
     def refuse(self) -> None:
         self.steps -= _FORGOTTEN * (self.steps - 1.0)

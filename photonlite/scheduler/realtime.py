@@ -42,8 +42,8 @@ from photonlite.batch import ScheduledBatch
 from photonlite.errors import DeadlineError
 from photonlite.scheduler.arrivals import ArrivalPredictor
 from photonlite.scheduler.chunks import Admitted
-from photonlite.scheduler.fifo import NO_PROMPTS, Ended, FifoPolicy, PauseBudget, Runs
-from photonlite.scheduler.limits import REALTIME_JOBS
+from photonlite.scheduler.fifo import NO_PROMPTS, Ended, FifoPolicy, Runs
+from photonlite.scheduler.limits import REALTIME_JOBS, PauseBudget
 from photonlite.scheduler.queues import WaitingQueue
 from photonlite.scheduler.swap import TURN
 from photonlite.sequence import Sequence
@@ -168,19 +168,19 @@ class RealtimePolicy(FifoPolicy):
         What is launched cannot be recalled, and the next real-time image waits for it.
         """
         for queue in () if room else self.queues:
-            self._begin_images(queue)
-        if not room or self.takes_turns:
+            self.images.begin(queue)
+        if not room or self.images.takes_turns:
             return None
         due = self._overtaking_encodings >= BULK_TURN
         bulk_room = PauseBudget(self.limits.launch_budget_s if self.is_near(now) else math.inf)
 
         def urgent() -> ScheduledBatch | None:
-            return self._plan_encode(self.urgent, PauseBudget())
+            return self.images.plan(self.urgent, PauseBudget())
 
         def bulk() -> ScheduledBatch | None:
             if self.kept_idle_until is None or due:
-                return self.plan_prompts_beside(self.bulk) or self._plan_encode(self.bulk, bulk_room)
-            self._begin_images(self.bulk)
+                return self.plan_prompts_beside(self.bulk) or self.images.plan(self.bulk, bulk_room)
+            self.images.begin(self.bulk)
             return None
 
         batch = bulk() or urgent() if due else urgent() or bulk()
@@ -245,9 +245,9 @@ class RealtimePolicy(FifoPolicy):
     def choose_parts(self, now: float) -> None:
         """As of the other policy, but no parts while real-time requests are near: these wait for what was launched."""
         if self.is_near(now):
-            self.divided = False
+            self.images.divided = False
         else:
-            self.divide(self.bulk)
+            self.images.divide(self.bulk, self.run_cost.decode_s)
 
     def runs_beside(self, sequence: Sequence) -> bool:
         """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream."""
@@ -279,6 +279,11 @@ class RealtimePolicy(FifoPolicy):
             has_bulk = turn and batch is not None and any(not row.sequence.realtime for row in batch.rows)
             self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
         return batch
+
+    def choose_expecting(self, chosen: list[Sequence], decoding: int) -> frozenset[Sequence]:
+        """Choose real-time sequences alone where some decode, as `choose_runs` does."""
+        urgent = [one for one in chosen if one.realtime]
+        return super().choose_expecting(urgent or chosen, len(urgent) or decoding)
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Take runs of bulk sequences only where no real-time one decodes, which each launch more would hold up."""

@@ -1,12 +1,12 @@
 """The sequences that run, from admission to release, and what each launch computes for them. No torch."""
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as ListLike
 from functools import partial
 from typing import Any
 
-from photonlite.batch import BatchItem, Kind, PageCopy, ScheduledBatch
+from photonlite.batch import BatchItem, EncodeJob, Kind, PageCopy, ScheduledBatch
 from photonlite.cache.manager import CacheManager
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.chunks import Admitted, UnfinishedPrompts
@@ -88,6 +88,12 @@ class RunningSet:
         sequence.num_computed_tokens = start
         sequence.num_committed_tokens = 0
 
+    def start_beside(self, sequence: Sequence, start: int, jobs: tuple[EncodeJob, ...]) -> BatchItem:
+        """Let a sequence run whose prompt is computed on the encoder's stream; returns its row, of all but the last."""
+        self.start(sequence, start)
+        sequence.num_computed_tokens, sequence.beside = sequence.num_tokens - 1, True
+        return BatchItem(sequence, start, sequence.num_computed_tokens - start, None, jobs, begins=True)
+
     def resume(self, sequence: Sequence) -> None:
         """Let a sequence run again whose row and pages are as they were."""
         insort(self.sequences, sequence, key=self.rank)
@@ -138,40 +144,51 @@ class RunningSet:
         sequence.beside = False
         self.requeue(sequence)
 
-    def plan_decode(self, sequences: ListLike[Sequence], most_runs: int) -> ScheduledBatch | None:
+    def plan_decode(
+        self, sequences: ListLike[Sequence], most_runs: int, expecting: Container[Sequence] = ()
+    ) -> ScheduledBatch | None:
         """Plan the next token of each sequence, given in the order of ranks, as far as there are pages.
 
         Sequences with known tokens to compute, such as runs, go in a launch of their own, at most `most_runs` at a
-        time; such launches and decode steps take turns where both have something to do.
+        time, and with them those `expecting` a run behind their token in flight; such launches and decode steps take
+        turns where both have something to do.
         """
         # `is_behind`, written out: a plan walks hundreds.
         behind = [
             one for one in sequences if one.cut or one.prompt_length + len(one.tokens) > one.num_computed_tokens + 1
         ]
         steady = [one for one in sequences if not one.is_behind] if behind else sequences
-        if not behind:
+        alone = [one for one in steady if one not in expecting] if expecting else steady
+        if len(alone) == len(sequences):
             batch = self._plan_steps(steady)
-        elif self.ran_last and steady:
+        elif self.ran_last and alone:
             batch = self._plan_steps(steady) or self._plan_runs(behind, most_runs)
         else:
-            batch = self._plan_runs(behind, most_runs) or self._plan_steps(steady)
+            runs = [one for one in sequences if one.is_behind or one in expecting] if expecting else behind
+            batch = self._plan_runs(runs, most_runs) or self._plan_steps(alone)
         self.ran_last = batch is not None and batch.kind != "decode"
         return batch
 
     def plan_mixed(
-        self, sequences: Iterable[Sequence], room: int, most: int, prompts: Admitted
+        self,
+        sequences: Iterable[Sequence],
+        room: int,
+        most: int,
+        prompts: Admitted,
+        expecting: Container[Sequence] = (),
     ) -> ScheduledBatch | None:
         """Plan one position of each decoding sequence, and known positions of others in the same launch.
 
-        Running sequences, given in the order of ranks, get `room` known positions at most, in `most` sequences at most;
-        `prompts` follow them in the launch.
+        Running sequences, given in the order of ranks, get `room` known positions at most, in `most` sequences at most,
+        and of these some that decode may assume theirs; `prompts` follow them in the launch.
         """
         pending: list[BatchItem] = []
         known: list[BatchItem] = []
         saves: list[PageCopy] = []
         for one in sequences:
-            behind = one.is_behind
-            count = min(room, one.num_tokens - one.num_computed_tokens) if behind else 1
+            behind, assumed = one.is_behind, len(one.assumable) if one in expecting else 0
+            assumed = assumed if assumed <= room else 0
+            count = min(room, one.num_tokens - one.num_computed_tokens) if behind else 1 + assumed
             if count <= 0 or (behind and len(known) == most) or not self._may_advance(one, count):
                 continue
             if behind:
@@ -179,14 +196,18 @@ class RunningSet:
                 known.append(row)
                 saves += saved
                 room -= count
+            elif assumed:
+                pending.append(_assume(one))
+                room -= assumed
             else:
                 pending.append(BatchItem(one, one.num_computed_tokens, 1, one.next_index, pending=True))
                 one.num_computed_tokens += 1
-        self.ran_last = any(not row.is_prompt for row in known)
+        steps = sum(not row.assumed for row in pending)
+        self.ran_last = steps < len(pending) or any(not row.is_prompt for row in known)
         known += prompts.rows
         alone: Kind = "prefill" if any(row.is_prompt for row in known) else "run"
-        kind: Kind = "decode" if not known else "mixed" if pending else alone
         rows = (*pending, *known)
+        kind: Kind = "decode" if steps == len(rows) else "mixed" if steps else alone
         return ScheduledBatch(kind, rows, (), prompts.copies, (*saves, *prompts.saves)) if rows else None
 
     def _may_advance(self, one: Sequence, count: int) -> bool:
@@ -210,24 +231,29 @@ class RunningSet:
                 continue  # it has given its pages to another one, or waits for some to come free
             sampled, known = end - one.prompt_length, len(one.tokens)
             index = sampled if sampled > known else known  # `next_index`
-            rows.append((one, start, 1, index, (), False, False, True, ()))
+            rows.append((one, start, 1, index, (), False, False, True, (), ()))
             one.num_computed_tokens = end
         return ScheduledBatch("decode", tuple(map(_new_item, rows))) if rows else None
 
     def _plan_runs(self, sequences: Iterable[Sequence], most: int) -> ScheduledBatch | None:
-        """Plan all known positions of at most so many sequences."""
+        """Plan all known positions of at most so many sequences; those that are not behind assume theirs."""
         rows: list[BatchItem] = []
         saves: list[PageCopy] = []
         positions = 0
         for one in sequences:
-            count = one.num_tokens - one.num_computed_tokens
+            count = one.num_tokens - one.num_computed_tokens if one.is_behind else 1 + len(one.assumable)
             if rows and (len(rows) >= most or positions + count > self._max_positions):
                 break
-            if self._may_advance(one, count):
+            if not self._may_advance(one, count):
+                continue
+            if one.is_behind:
                 row, saved = self.unfinished.advance(one)
-                rows.append(row)
                 saves += saved
-                positions += count
+            else:
+                row = _assume(one)
+            rows.append(row)
+            positions += count
+        rows.sort(key=lambda row: not row.pending)
         kind: Kind = "prefill" if any(row.is_prompt for row in rows) else "run"
         return ScheduledBatch(kind, tuple(rows), saves=tuple(saves)) if rows else None
 
@@ -265,3 +291,12 @@ class RunningSet:
         self._cache.release(sequence)
         self.free_rows.append(sequence.row)
         sequence.row = None
+
+
+def _assume(sequence: Sequence) -> BatchItem:
+    """Schedule the token that a sequence awaits, and the ids that are expected behind it, before it has come."""
+    start, ids = sequence.num_computed_tokens, sequence.assumable
+    sequence.assumed = ids
+    sequence.num_computed_tokens += 1 + len(ids)
+    index = sequence.num_computed_tokens - sequence.prompt_length
+    return BatchItem(sequence, start, 1 + len(ids), index, pending=True, assumed=ids)

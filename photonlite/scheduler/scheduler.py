@@ -107,7 +107,7 @@ class Scheduler:
         self.policy.count_prompts()
         if admit and self.limits.parts is not None:
             self.policy.choose_parts(now)
-        self.policy.encoder_room = encodes
+        self.policy.images.has_slot = encodes
         batch = self.policy.plan(now, admit=admit)
         encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
         for planned in (batch, encoding):
@@ -139,6 +139,7 @@ class Scheduler:
                 self.running.put_back(one)
                 continue
             one.num_computed_tokens -= row.count
+            one.assumed = ()
             if row.pending:
                 continue
             one.cut = True  # the device has no token for its next position

@@ -25,8 +25,8 @@ class FixedGrammar:
         return ()
 
     @property
-    def expected_run(self) -> int:
-        return 0
+    def expected_run(self) -> tuple[int, ...]:
+        return ()
 
     @property
     def finish_reason(self) -> str | None:

@@ -48,8 +48,8 @@ class Words:
         return ()
 
     @property
-    def expected_run(self) -> int:
-        return 0
+    def expected_run(self) -> tuple[int, ...]:
+        return ()
 
     @property
     def finish_reason(self) -> str | None:

@@ -113,7 +113,7 @@ def use_table(bench: Bench, **speeds: PartSpeeds) -> None:
     """Give the scheduler speeds in parts beside one row that decodes, and beside three."""
     policy = bench.scheduler.policy
     table = PartTable({1: speeds["one"], 3: speeds["three"]})
-    policy.limits = dataclasses.replace(policy.limits, parts=table)
+    policy.limits = policy.images.limits = dataclasses.replace(policy.limits, parts=table)
 
 
 @pytest.mark.parametrize("more", [0, 2])

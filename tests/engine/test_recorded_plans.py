@@ -116,7 +116,8 @@ def test_pipelined_equals_blocking_bit_for_bit_on_the_same_plans(
     # The recorded run is the third: it was pipelined, by the engine itself.
     assert answers[0] == answers[1] == [step.outcomes for step in steps]
     assert torch.equal(*(cache.view(torch.uint8) for cache in caches))
-    assert {step.plan.kind for step in steps} == {"encode", "prefill", "decode"}
+    assert {step.plan.kind for step in steps} == {"encode", "prefill", "decode", "run"}
+    assert any(row.assumed for step in steps for row in step.plan.rows)
     assert len({len(step.plan.rows) for step in steps if step.plan.kind == "decode"}) >= 4
     tokens = [token for step in steps for token in step.outcomes if isinstance(token, Token)]
     assert len(tokens) > 100

@@ -1,9 +1,11 @@
 """Forced runs: tokens that must follow are appended at once, and computed in one launch."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
 
+from photonlite.batch import BatchItem, Step
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.memory_gate import GateLane
 from photonlite.errors import ImageError, StepError
@@ -18,7 +20,7 @@ FORCED = 5
 class Scripted:
     """Words up to the end id, with forced ids at some places."""
 
-    expected_run = 0
+    expected_run: tuple[int, ...] = ()
 
     def __init__(self, places: Sequence[int], budget: int = 100) -> None:
         self.places, self.budget = frozenset(places), budget
@@ -64,6 +66,10 @@ def launched(bench: Bench) -> list[tuple[str, list[tuple[int, int, int | None]]]
     return [(step.kind, [(row.start, row.count, row.index) for row in step.rows]) for step in bench.runner.steps]
 
 
+def rows_of(bench: Bench) -> list[tuple[BatchItem, ...]]:
+    return [step.rows for step in bench.runner.steps]
+
+
 def ids(sink: FakeSink) -> list[int]:
     return [token.id for token in sink.tokens]
 
@@ -74,29 +80,140 @@ ANSWER = [WORD, WORD, *[FORCED] * 5, WORD, END]
 
 
 class Expecting(Scripted):
-    """The same, and it says of the run behind the next token how long it is."""
+    """The same, and it says which run follows the next token."""
 
     @property
-    def expected_run(self) -> int:
+    def expected_run(self) -> tuple[int, ...]:
         begin = end = len(self.seen) + 1
         while end in self.places:
             end += 1
-        return end - begin
+        return (FORCED,) * (end - begin)
 
 
-def test_a_run_that_is_expected_is_computed_with_the_token_before_it() -> None:
+def test_a_run_that_is_expected_is_computed_with_the_token_before_it_and_before_that_has_come() -> None:
     bench = Bench(script(RUN, 9))
     sink = bench.ask(Expecting(RUN))
     bench.run()
 
     assert ids(sink) == ANSWER
     assert launched(bench)[:3] == [("prefill", [(0, 3, 0)]), ("decode", [(3, 1, 1)]), ("run", [(4, 6, 7)])]
+    calls = bench.runner.calls
+    assert calls.index(("launch", 2)) < calls.index(("collect", 1)) < calls.index(("finalize", 2))
+    assert [row.assumed for row in bench.runner.steps[2].rows] == [(FORCED,) * 5]
+    assert bench.core.metrics.forced_tokens == 5
+    assert bench.core.metrics.zombie_rows == 1  # behind the end id, which was not expected
     assert bench.everything_is_free()
 
 
-def test_a_sequence_waits_only_for_a_run_that_is_worth_a_launch() -> None:
-    bench = Bench(script(RUN, 9), max_batch=6)
-    others = [bench.ask(Words(9)) for _ in range(5)]  # six decode, and the run has five tokens
+@pytest.mark.parametrize("places", [(), (2,), (2, 3)])
+def test_what_was_assumed_and_does_not_follow_is_dropped_and_computed_again(places: Sequence[int]) -> None:
+    grammar = Scripted(places)
+    grammar.expected_run = (FORCED, FORCED, FORCED)
+    bench = Bench(script(places, 6), max_batch=2)
+    sink, other = bench.ask(grammar), bench.ask(Words(9))
+    bench.run()
+
+    assert ids(sink) == [*(FORCED if place in places else WORD for place in range(5)), END]
+    assert len(other.tokens) == 6
+    first, again = [step for step in bench.runner.steps if step.kind == "run"][:2]
+    assert [(row.start, row.assumed, row.pending) for row in first.rows] == [(4, (FORCED,) * 3, True)]
+    assert first.dropped == {bench.sequences[0]}
+    assert [(row.start, row.assumed, row.pending) for row in again.rows] == [(4, (), False)]
+    assert [row.count for row in again.rows] == [1 + len(places)]  # with what must follow
+    assert bench.runner.allowed[first.number] == [None]
+    assert bench.core.metrics.zombie_rows >= 1
+    assert bench.everything_is_free()
+
+
+def test_an_error_of_a_row_that_was_dropped_ends_nothing() -> None:
+    grammar = Scripted(())
+    grammar.expected_run = (FORCED,)
+    bench = Bench(script((), 6))
+    collect = bench.runner.collect
+
+    def spoil(step: Step) -> list[Token | Exception | None]:
+        rows = zip(step.rows, collect(step), strict=True)
+        return [ArithmeticError("not a number") if row.assumed else one for row, one in rows]
+
+    bench.runner.collect = spoil  # type: ignore[method-assign]
+    sink = bench.ask(grammar)
+    bench.run()
+
+    assert ids(sink) == [*[WORD] * 5, END]
+    assert [one.error for one in sink.ends] == [None]
+
+
+def test_a_step_that_fails_as_a_whole_ends_a_request_whose_row_was_dropped() -> None:
+    grammar = Scripted(())
+    grammar.expected_run = (FORCED,)
+    bench = Bench(script((), 6))
+    bench.runner.fails.add(("collect", 2))
+    sink = bench.ask(grammar)
+    bench.run()
+
+    assert bench.runner.steps[2].dropped
+    assert [type(one.error) for one in sink.ends] == [StepError]
+    assert bench.everything_is_free()
+
+
+def test_a_token_that_ends_the_answer_ends_what_was_assumed_behind_it() -> None:
+    bench = Bench(script((), 2))
+    grammar = Scripted(())
+    grammar.expected_run = (FORCED, FORCED)
+    sink = bench.ask(grammar)
+    bench.run()
+
+    assert ids(sink) == [WORD, END]
+    assert bench.everything_is_free()
+
+
+def test_a_launch_that_assumed_and_raised_is_made_again_in_smaller_ones_where_memory_was_short() -> None:
+    bench = Bench(script(RUN, 9))
+    sinks = [bench.ask(Expecting(RUN)) for _ in range(4)]
+    failed: list[Step] = []
+    launch = bench.runner.launch
+
+    def fail_once(step: Step) -> None:
+        if step.kind == "run" and not failed:
+            failed.append(step)
+            raise MemoryError
+        launch(step)
+
+    bench.runner.launch = fail_once  # type: ignore[method-assign]
+    bench.run()
+
+    assert [len(step.rows) for step in failed] == [4]
+    assert all(ids(sink) == ANSWER for sink in sinks)
+    assert bench.everything_is_free()
+
+
+def test_no_more_is_assumed_than_the_budget_and_a_launch_have_room_for() -> None:
+    places = range(2, 40)
+    for budget, first in ((100, 15), (12, 9)):
+        bench = Bench(script(places, 50))
+        bench.ask(Expecting(places, budget), budget=budget)
+        bench.run()
+
+        row = next(row for step in bench.runner.steps for row in step.rows if row.assumed)
+        assert len(row.assumed) == first
+        assert bench.sequences[0].num_computed_tokens <= bench.sequences[0].longest
+        assert bench.everything_is_free()
+
+
+def test_rows_that_assume_come_before_runs_in_their_launch_and_take_turns_with_decode_steps() -> None:
+    bench = Bench(lambda one, index: script(RUN if one.number else (), 30)(one, index), max_batch=4)
+    for grammar in (Words(30, constrained=True), Scripted(RUN), Expecting(RUN)):
+        bench.ask(grammar)
+    bench.run()
+
+    kinds = [kind for kind, _ in launched(bench)]
+    assert ("run", "run") not in set(itertools.pairwise(kinds))
+    assert all(sorted(rows, key=lambda row: not row.pending) == list(rows) for rows in rows_of(bench))
+
+
+def test_only_a_run_that_is_worth_a_launch_is_assumed() -> None:
+    bench = Bench(script(RUN, 9), max_batch=7)
+    others = [bench.ask(Words(9)) for _ in range(6)]  # seven decode, and the launch would have six positions
     sink = bench.ask(Expecting(RUN))
     bench.run()
 
@@ -105,26 +222,15 @@ def test_a_sequence_waits_only_for_a_run_that_is_worth_a_launch() -> None:
     assert [kind for kind, _ in launched(bench)] == ["prefill", *["decode"] * 9]
 
 
-def test_a_run_that_is_expected_and_does_not_come_changes_no_answer() -> None:
-    grammar = Scripted(())
-    grammar.expected_run = 3
-    bench = Bench(script((), 6))
-    sink = bench.ask(grammar)
-    bench.run()
-
-    assert ids(sink) == [*[WORD] * 5, END]
-    assert [kind for kind, _ in launched(bench)] == ["prefill", *["decode"] * 5]  # and no zombie's
-
-
-@pytest.mark.parametrize("expected", ["five", None, 1.5])
-def test_what_is_expected_and_no_number_ends_its_request_alone(expected: object) -> None:
+@pytest.mark.parametrize("expected", ["five", None, 3, (1.5,), (-1,), (2**31,)])
+def test_what_is_expected_and_no_run_ends_its_request_alone(expected: object) -> None:
     grammar = Scripted(())
     grammar.expected_run = expected  # type: ignore[assignment]
     bench = Bench(script((), 6), max_batch=2)
     sink, other = bench.ask(grammar), bench.ask(Words(9))
     bench.run()
 
-    assert isinstance(sink.ends[0].error, TypeError)
+    assert isinstance(sink.ends[0].error, TypeError | ValueError)
     assert other.ends[0].error is None
     assert bench.everything_is_free()
 

@@ -241,6 +241,14 @@ class Rig:
         step = self._step(ScheduledBatch("mixed", rows=(*_pending(decoding), *rows)))
         return self.finish(step, [*decoding, *stories])
 
+    def launch_assuming(self, stories: Sequence[Story], ids: Sequence[tuple[int, ...]]) -> Step:
+        """Compute the pending token of each story, and behind it some ids that are assumed to follow."""
+        rows = []
+        for row, behind in zip(_pending(stories), ids, strict=True):
+            index = len(row.sequence.tokens) + len(behind)
+            rows.append(row._replace(count=1 + len(behind), index=index, assumed=behind))
+        return self._step(ScheduledBatch("run", rows=tuple(rows)))
+
     def _step(self, plan: ScheduledBatch, *, beside: bool = False) -> Step:
         number = next(self._steps)
         step = Step(number, plan, number % 2, beside=beside)

@@ -10,11 +10,11 @@ from torch import Tensor
 from photonlite.batch import BatchItem, EncodeJob
 from photonlite.kernels.columns import QUERY_TILE
 from photonlite.kernels.reference.attention import ScoreRule
-from photonlite.request import Request, SamplingSettings, Token
+from photonlite.request import Allowed, Request, SamplingSettings, Token
 from photonlite.runner.decode import decode_attention
 from photonlite.runner.prefill import ImagePart, PromptRow, fill_packed, make_rows, prompt_attention
 from photonlite.runner.slots import EMBEDDED, NO_VALUE, PAGES, POSITION, SCRATCH_PAGE, WRITE_SLOT, Slot, SlotShape
-from photonlite.sequence import ImageSpan, Sequence
+from photonlite.sequence import MOST_ASSUMED, ImageSpan, Sequence
 from tests.cache.sequences import NamedImage
 from tests.runner import cached
 from tests.runner.cached import Rows
@@ -120,6 +120,34 @@ def test_rows_that_decode_share_a_pass_with_parts_of_prompts(packed: bool) -> No
     rig.decode([*decoding, long])
 
     for story in (*decoding, long):
+        wanted = rig.expected(story)[0]
+        assert [(token.id, token.values) for token in story.sequence.tokens] == [
+            (token.id, token.values) for token in wanted
+        ]
+
+
+def test_a_row_that_assumes_what_follows_is_one_tile() -> None:
+    assert MOST_ASSUMED < QUERY_TILE  # its first position is where its tile begins, see `Prefill._embed`
+
+
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_ids_that_are_assumed_behind_pending_tokens_give_the_token_that_follows_them(packed: bool) -> None:
+    config = tiny_config()
+    rig = Rig(config, torch.float64, sizes=(1, 2, 6), packed=packed)
+    forced = tuple(Allowed((one,)) for one in (60, 61, 62))
+    stories = [
+        Story(words_of(40, 41), (COORDINATE, *forced[:2], TEXT, TEXT), make_image(config, (1, 1))),
+        Story(words_of(42), (TEXT, *forced, TEXT, TEXT)),
+        Story(words_of(43, 44), (TEXT, TEXT, TEXT)),
+    ]
+    rig.prefill(stories, [rig.fresh(story) for story in stories])
+    step = rig.launch_assuming(stories, [(60, 61), (60, 61, 62), ()])
+    for story, row in zip(stories, step.rows, strict=True):  # these ids follow, as the grammar says
+        story.sequence.tokens += map(Token, row.assumed)
+    rig.finish(step, stories)
+    rig.decode(stories)
+
+    for story in stories:
         wanted = rig.expected(story)[0]
         assert [(token.id, token.values) for token in story.sequence.tokens] == [
             (token.id, token.values) for token in wanted

@@ -7,8 +7,13 @@ import pytest
 
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
+from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.limits import LaunchModel, Limits
+from photonlite.scheduler.realtime import RealtimePolicy
+from photonlite.sequence import Sequence
+
+ANYBODY: Any = None
 
 
 def policy(max_pause_s: float) -> FifoPolicy:
@@ -113,6 +118,38 @@ def test_runs_are_taken_where_they_save_as_many_positions_as_their_launch_could_
     assert fifo.worth_a_launch(runs_of(3), 1)
     assert not fifo.worth_a_launch(runs_of(3), 2)
     assert fifo.worth_a_launch(runs_of(3, 3), 2)
+
+
+def awaiting(number: int, expected: tuple[int, ...], *, realtime: bool = False) -> Sequence:
+    """A sequence whose next token a step in flight samples."""
+    request = Request("", (Token(1),), ANYBODY, 50, SamplingSettings(), realtime=realtime)
+    one = Sequence(number, request, ANYBODY, 0)
+    one.expected_run, one.num_computed_tokens, one.inflight_refs = expected, 1, 1
+    return one
+
+
+def test_runs_are_assumed_where_their_launch_computes_as_many_positions_as_decode_steps_would() -> None:
+    fifo = policy(0.035)
+    short, long, none = awaiting(0, (1,)), awaiting(1, (1, 2, 3)), awaiting(2, ())
+    assert fifo.choose_expecting([short, long, none], 6) == {short, long}
+    assert fifo.choose_expecting([short, long, none], 7) == set()
+
+    fifo.run_cost.observe_decode(0.001)
+    fifo.run_cost.observe_run(0.002)
+
+    assert fifo.choose_expecting([short], 1) == {short}
+    assert fifo.choose_expecting([short], 2) == set()
+    long.inflight_refs = 0  # its token has come
+    assert fifo.choose_expecting([long], 1) == set()
+
+
+def test_runs_of_bulk_sequences_are_assumed_only_where_no_real_time_one_decodes() -> None:
+    realtime = RealtimePolicy(policy(0.035))
+    bulk, urgent, other = awaiting(0, (1, 2, 3)), awaiting(1, (1,), realtime=True), awaiting(2, (), realtime=True)
+
+    assert realtime.choose_expecting([urgent, other, bulk], 3) == {urgent}
+    assert realtime.choose_expecting([other, bulk], 2) == set()
+    assert realtime.choose_expecting([bulk], 1) == {bulk}
 
 
 def test_a_launch_of_runs_never_counts_as_less_than_a_decode_step() -> None:

@@ -205,7 +205,8 @@ class SymbolicBody:
                 start, cell = len(leading), leading[-1]
             inside = self._inside(row)
             for position in range(start, end):
-                word = self._pending[table[PENDING_ROW]] if row.pending else next(tokens)
+                first = row.pending and position == row.start
+                word = self._pending[table[PENDING_ROW]] if first else next(tokens)
                 word = inside.get(position, word)
                 cell = next_cell(cell, word, adapter) if word[0] != NAN or position not in inside else NAN
                 cells[_place(table, position, size)] = cell

@@ -87,8 +87,8 @@ class HistoryGrammar:
         self.ahead: Allowed | None = None
 
     @property
-    def expected_run(self) -> int:
-        return (0, 0, 3, 9)[self._state % 4]  # which need not hold
+    def expected_run(self) -> tuple[int, ...]:
+        return WORDS[: {0: 3, 1: 9}.get(self._state % 16, 0)]  # which hardly ever follow
 
     @property
     def run(self) -> tuple[int, ...]:
@@ -152,6 +152,27 @@ class RunGrammar(HistoryGrammar):
         self.allowed = menu[self._state % len(menu)]
 
 
+class SpellingGrammar(HistoryGrammar):
+    """Texts without choice, of which most were announced before the token in front of them."""
+
+    def _begin(self, seed: int) -> None:
+        super()._begin(seed)
+        self._text: tuple[int, ...] = ()  # what is left of one, behind the next token
+        self._announced: tuple[int, ...] = ()
+
+    @property
+    def expected_run(self) -> tuple[int, ...]:
+        return self._text or self._announced
+
+    def _turn(self) -> None:
+        state = self._state
+        text = self._text or (self._announced if (state >> 4) % 4 else ())
+        self._text = text[1:]
+        says = not self._text and (state >> 8) % 2
+        self._announced = tuple(WORDS[(state >> place) % 6] for place in range(1 + (state >> 12) % 7)) if says else ()
+        self.allowed = Allowed(text[:1]) if text else _MENU[state % len(_MENU)]
+
+
 class FreshGrammar(HistoryGrammar):
     """Returns a new object each time, as plug-ins may."""
 
@@ -202,7 +223,7 @@ class FaultyGrammar:
         return self._inner.run[:known] if self._left >= 0 else self._inner.run
 
     @property
-    def expected_run(self) -> int:
+    def expected_run(self) -> tuple[int, ...]:
         return self._inner.expected_run
 
     @property
@@ -241,12 +262,13 @@ def draw_grammar(random: Random, budget: int) -> MakeGrammar:
         lambda: WordsGrammar(seed, budget, ends),
         lambda: FreshGrammar(seed, budget, ends),
         lambda: RunGrammar(seed, budget, ends),
+        lambda: SpellingGrammar(seed, budget, max(30, ends)),
         lambda: DetectGrammar(vocabulary, budget, objects),
         lambda: PointGrammar(vocabulary, budget, objects),
         lambda: TextGrammar(vocabulary, budget),
         lambda: ReasoningGrammar(vocabulary, budget, max(1, budget // 2)),
     ]
-    return random.choices(kinds, (8, 3, 4, 0.5, 9, 2, 1, 2, 1))[0]
+    return random.choices(kinds, (8, 3, 4, 0.5, 6, 9, 2, 1, 2, 1))[0]
 
 
 def with_fault(random: Random, make: MakeGrammar, budget: int) -> MakeGrammar:

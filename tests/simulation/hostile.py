@@ -197,7 +197,7 @@ class HostileGrammar:
         return None if ahead is None else self._trapped(ahead)
 
     @property
-    def expected_run(self) -> int:
+    def expected_run(self) -> tuple[int, ...]:
         self._trap.touch("run")
         return self._inner.expected_run
 

@@ -156,6 +156,8 @@ def _check_running(simulation: "Simulation", sequence: Sequence) -> None:
     if sequence.finalized:
         raise Violation(f"sequence {sequence.number} has ended and still runs")
     flying = [row for step in simulation.core.pipeline.in_flight for row in step.rows if row.sequence is sequence]
+    dropped = [row for step in simulation.core.pipeline.in_flight for row in step.rows if sequence in step.dropped]
+    flying = [row for row in flying if row not in dropped]
     unknown = sum(row.index is not None and row.index >= len(sequence.tokens) for row in flying)
     behind = sequence.num_tokens + unknown - 1 - sequence.num_computed_tokens
     cut = sequence.cut and behind > 0

@@ -205,7 +205,9 @@ class Priority:
             return
         other = step.kind == "decode"  # what goes in a launch of runs waits for one
         self._waited = {(one, other) for one in out if one.is_behind == other and one.realtime in classes}
-        if len(step.rows) < self._simulation.scenario.max_batch and (stuck := waited & self._waited):
+        at_bulk_turn = len(classes) > 1  # for which real-time sequences wait once more
+        full = len(step.rows) == self._simulation.scenario.max_batch
+        if not full and not at_bulk_turn and (stuck := waited & self._waited):
             raise Violation(f"{[one.number for one, _ in stuck]} wait for another launch than {step.kind} steps")
 
     def _lacks(self, sequence: Sequence) -> bool:

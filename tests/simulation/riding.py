@@ -26,7 +26,9 @@ class Riding:
         if any(row.pending for row in step.rows[pending:]):
             raise Violation(f"step {step.number} has rows that decode behind others")
         kinds = {"encode": (False, False), "decode": (True, False), "mixed": (True, True)}
-        if (pending > 0, pending < len(step.rows)) != kinds.get(step.kind, (False, True)):
+        assuming = sum(bool(row.assumed) for row in step.rows)  # these go with rows whose tokens are known
+        found = pending > assuming, pending - assuming < len(step.rows)
+        if found != kinds.get(step.kind, (False, True)):
             raise Violation(f"a {step.kind} step has {pending} rows that decode, of {len(step.rows)}")
         for row in step.rows:
             if row.start < row.sequence.block > row.start + row.count:
@@ -53,7 +55,8 @@ class Riding:
         carried = {row.sequence: row for row in step.rows}
         last = [row.sequence for row in step.rows if not row.pending]
         for one in running:
-            ready = one.num_computed_tokens < len(one.pages) * page_size and not one.preempting
+            # A prompt has all its pages; a run that was cut, or follows what was wrongly assumed, may lack some.
+            ready = one.num_tokens <= len(one.pages) * page_size and not one.preempting
             if one.cut and ready and one not in carried:
                 later = [other.number for other in last if running.rank(other) > running.rank(one)]
                 if later and any(other.realtime == one.realtime for other in last):
@@ -79,7 +82,6 @@ class Riding:
         able = [one for one in simulation.scheduler.running if could_decode(one, simulation.scenario.page_size)]
         first = any(one.realtime for one in simulation.scheduler.running)
         left_out = [one for one in able if one not in carried and not one.is_behind and one.realtime == first]
-        left_out = [one for one in left_out if one.expected_run < 2 or not one.awaits_token]
         simulation.seen["rows that rode with prompts"] += pending
         before = len(simulation.scheduler.running) - sum(row.begins for row in step.rows)
         if left_out and before < simulation.scenario.max_batch:  # else there is no row for a prompt

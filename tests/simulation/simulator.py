@@ -140,6 +140,7 @@ class Simulation:
         self.sequences: list[Sequence] = []
         self.lent: list[Step | None] = [None, None]
         self._computed: dict[Sequence, int] = {}  # positions that launches have computed since the last prefill
+        self._assumed: dict[Sequence, BatchItem] = {}  # newest rows of sequences, where these assume what follows
         self._prefilled: dict[Sequence, int] = {}  # how often sequences had been given up before their last prompts
         self.moving: list[Transfer] = []  # copies of pages that have not ended
         self._came_back: dict[Sequence, int] = {}  # from host memory, with so many positions
@@ -325,14 +326,16 @@ class Simulation:
         for row in step.rows:
             sequence = row.sequence
             if row.begins:
+                self._assumed.pop(sequence, None)
                 chosen = sequence.times.preemptions
                 if self._prefilled.get(sequence, -1) >= chosen:
                     raise Violation(f"{name(sequence)} is computed again, though nothing of it was given up")
                 self._prefilled[sequence] = chosen
             else:
+                self._check_assumed(row)
                 if row.start != self._computed[sequence]:
                     raise Violation(f"{name(sequence)} computes {row.start}, behind {self._computed[sequence]}")
-                if row.pending and row.count != 1:
+                if row.pending and row.count != 1 + len(row.assumed):
                     raise Violation(f"{name(sequence)} decodes {row.count} positions at once")
             end = row.start + row.count
             known = sequence.num_tokens - step.plan.beside  # there the last one is decoded
@@ -341,11 +344,25 @@ class Simulation:
             self._computed[sequence] = end
             forced = not row.pending and not row.begins and sequence.num_committed_tokens > 0
             self.seen["tokens of runs"] += row.count if forced else 0
+            if row.assumed:
+                self._assumed[sequence] = row
+
+    def _check_assumed(self, row: BatchItem) -> None:
+        """Check that what a launch has assumed of a sequence counts if it followed, and is computed again if not."""
+        before = self._assumed.pop(row.sequence, None)
+        if before is None or before.index is None:
+            return
+        known = row.sequence.tokens[before.index - len(before.assumed) : before.index]
+        followed = [token.id for token in known] == list(before.assumed)
+        self.seen["runs that followed as assumed" if followed else "runs that did not follow"] += 1
+        if not followed:
+            self._computed[row.sequence] = before.start
 
     def uncompute(self, step: Step) -> None:
         """Take back what a launch that raised would have computed."""
         for row in step.rows:
             self._computed[row.sequence] = row.start
+            self._assumed.pop(row.sequence, None)
             if row.begins:
                 del self._prefilled[row.sequence]
 

@@ -101,6 +101,8 @@ AT_LEAST = {
     "rows of real-time sequences": 100_000,
     "run in depth 1": 200,
     "run in depth 2": 600,
+    "runs that did not follow": 3_000,
+    "runs that followed as assumed": 1_500,
     "tokens of runs": 8_000,
     "rows of the pre-empted": 500,
     "rows that rode with prompts": 20_000,

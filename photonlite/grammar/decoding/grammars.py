@@ -98,9 +98,9 @@ class BudgetedGrammar(ABC):
         return ()
 
     @property
-    def expected_run(self) -> int:
-        """How many ids must probably follow the next token, see `request.Grammar`."""
-        return 0
+    def expected_run(self) -> tuple[int, ...]:
+        """The ids that probably must follow the next token, see `request.Grammar`."""
+        return ()
 
     @property
     def finish_reason(self) -> str | None:

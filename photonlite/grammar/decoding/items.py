@@ -86,13 +86,19 @@ class _Place:
         return _common(self.ways) if self.digits is None or self.is_full else ()
 
     @property
-    def expected(self) -> int:
-        """How many ids all texts that the next token leaves begin with; where digits may stand, it is one of these."""
-        if self.digits is not None and not self.is_full:
-            bound = self.bounds[len(self.numbers)]
-            return len(_common(self.ways)) if len(self.digits) + 1 == len(str(bound)) else 0
-        firsts = {way[0] for way in self.ways}
-        return min(len(_common([way for way in self.ways if way[0] == first])) for first in firsts) - 1
+    def expected(self) -> Ids:
+        """What probably follows the next token; nothing where it may be the digit of a number that goes on.
+
+        Of several texts the first one is expected. A number is expected to end before it exceeds its bound, and else
+        to have as many digits.
+        """
+        text = _common([way for way in self.ways if way[0] == self.ways[0][0]])
+        if self.digits is None or self.is_full:
+            return text[1:]
+        bound = self.bounds[len(self.numbers)]
+        if self.digits and 10 * int(self.digits) > bound:
+            return text[1:]
+        return text if len(self.digits) + 1 == len(str(bound)) else ()
 
     def follow(self, token_id: int) -> None:
         """Take a token that may stand here."""
@@ -139,8 +145,8 @@ class ItemsGrammar(BudgetedGrammar):
         return self._place.common[: self._left]
 
     @property
-    def expected_run(self) -> int:
-        return min(self._place.expected, self._left - 1)
+    def expected_run(self) -> Ids:
+        return self._place.expected[: self._left - 1]
 
     def _advance(self, token: Token) -> str | None:
         self._place.follow(token.id)

@@ -249,12 +249,36 @@ def test_a_list_expects_what_follows_a_number_that_the_next_digit_completes() ->
         expected.append(grammar.expected_run)
         write(grammar, token_id)
 
-    opening, numbers = [0], [[0, 0, 1, 0], [0, 0, 1], [0, 0], [0, 0, 2]]  # each with the separator behind it
-    assert expected == [*opening, *itertools.chain(*numbers), 1, 0, 1, 0]
+    comma, ends = (COMMA,), (CLOSE, LABEL)
+    # Each with the separator behind it. Of what comes behind an item, one more item is expected.
+    numbers = [[(), (), comma, ()], [(), (), comma], [(), ()], [(), (), ends]]
+    assert expected == [(), *itertools.chain(*numbers), (LABEL,), (), (BOX,), ()]
+
+
+@pytest.mark.parametrize(
+    ("bound", "digits", "expected"),
+    [
+        (1000, "34", ()),  # a third digit, which need not be the last
+        (1000, "341", (BOX,)),  # it ends: no digit may follow within the bound
+        (1000, "100", (COMMA, BOX)),  # the fourth digit of 1000
+        (640, "7", ()),
+        (640, "70", (BOX,)),
+        (640, "64", (COMMA, BOX)),
+        (9, "", (COMMA, BOX)),
+    ],
+)
+def test_a_number_is_expected_to_end_before_it_exceeds_its_bound(
+    bound: int, digits: str, expected: tuple[int, ...]
+) -> None:
+    shape = ItemFormat(2, DIGITS, (COMMA, BOX), (OPEN,), (CLOSE, NEXT), (CLOSE, STOP, END), (LIST, STOP, END))
+    grammar = ItemsGrammar(shape, (bound, bound), 60, 3)
+    write(grammar, OPEN, *(DIGITS[int(digit)] for digit in digits))
+
+    assert grammar.expected_run == expected
 
 
 def test_a_list_expects_no_more_than_its_budget() -> None:
     grammar = ItemsGrammar(form(), (9,) * 4, 9, 4)
     write(grammar, OPEN, *box(1, 2, 3))
     write(grammar, COMMA)
-    assert grammar.expected_run == 1
+    assert grammar.expected_run == (CLOSE,)

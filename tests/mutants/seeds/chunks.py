@@ -70,7 +70,7 @@ MUTANTS = [
     ),
     Mutant(
         "parts: a request ends with the first part of its prompt",
-        "engine/core.py",
+        "engine/answers.py",
         "if outcome is None and (row.cut or step.plan.beside):",
         "if outcome is None and ((row.cut and row.pending) or step.plan.beside):",
         CHUNKS,

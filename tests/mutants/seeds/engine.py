@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         "a prompt beside others ends its request, as it asks for no token",
-        "engine/core.py",
+        "engine/answers.py",
         "(row.cut or step.plan.beside)",
         "row.cut",
         "tests/engine/test_beside.py",
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale mask: the grammar has not seen the last token",
-        "engine/core.py",
+        "engine/answers.py",
         """        allowed = grammar.allowed if outstanding == 0 else grammar.ahead if knows else None
 """,
         """        allowed = grammar.allowed
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         "predicted mask: every batch is sampled before the commit",
-        "engine/core.py",
+        "engine/answers.py",
         """            if ahead and outstanding:
                 return None""",
         """            if False:
@@ -129,8 +129,8 @@ MUTANTS = [
     ),
     Mutant(
         "a zombie gets another token",
-        "engine/core.py",
-        """            if sequence.finalized:
+        "engine/answers.py",
+        """            if sequence.finalized or (sequence in step.dropped and step.failure is None):
                 zombies += 1
             elif not row.is_void:""",
         "            if not row.is_void:",
@@ -371,7 +371,7 @@ MUTANTS = [
     ),
     Mutant(
         "sampling: a penalty does not wait for the token before",
-        "engine/core.py",
+        "engine/answers.py",
         "            knows = outstanding == 1 and sequence.repetition_penalty == 1  #",
         "            knows = outstanding == 1  #",
         SIMULATION,
@@ -469,7 +469,7 @@ MUTANTS = [
     ),
     Mutant(
         "runs: a token that was known is taken a second time",
-        "engine/core.py",
+        "engine/answers.py",
         "                    if row.index == len(sequence.tokens):  # else",
         "                    if True:  # else",
         RUNS,
@@ -483,17 +483,66 @@ MUTANTS = [
     ),
     Mutant(
         "runs: an answer without any choice does not ask for its image",
-        "engine/core.py",
+        "engine/answers.py",
         "                        sequence.answered = True\n",
-        "                        self.end(sequence)\n",
+        "                        self._end(sequence, None)\n",
         RUNS,
     ),
     Mutant(
         "runs: the step in flight leaves another token for the next one",
-        "engine/core.py",
+        "engine/answers.py",
         "found.append(Allowed((sequence.tokens[index].id,)))",
         "found.append(None)",
         SIMULATION,
+    ),
+    Mutant(
+        "runs: what was assumed is appended whatever follows",
+        "engine/answers.py",
+        "if run[: len(assumed)] == assumed:",
+        "if True:",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: a row that was dropped counts",
+        "engine/answers.py",
+        "if sequence.finalized or (sequence in step.dropped and step.failure is None):",
+        "if sequence.finalized:",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: a request goes on whose row was dropped from a step that failed",
+        "engine/answers.py",
+        "(sequence in step.dropped and step.failure is None)",
+        "sequence in step.dropped",
+        RUNS,
+    ),
+    Mutant(
+        "runs: the grammar is asked what a row samples that was dropped",
+        "engine/answers.py",
+        " or sequence in step.dropped:\n                found",
+        ":\n                found",
+        RUNS,
+    ),
+    Mutant(
+        "runs: what a dropped row has sampled is decoded next",
+        "engine/answers.py",
+        "sequence.num_computed_tokens, sequence.cut = sequence.num_committed_tokens, True",
+        "sequence.num_computed_tokens = sequence.num_committed_tokens",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: positions of a dropped row keep what it has written",
+        "engine/answers.py",
+        "sequence.num_computed_tokens, sequence.cut = sequence.num_committed_tokens, True",
+        "sequence.cut = True",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: what a launch assumed that raised is taken for computed",
+        "scheduler/scheduler.py",
+        "            one.assumed = ()\n",
+        "",
+        f"{RUNS} {SIMULATION}",
     ),
     Mutant(
         "runs: ids that are in no vocabulary reach the device",

@@ -7,6 +7,20 @@ BESIDE = "tests/runner/test_beside.py"
 STORED = "tests/runner/test_stored_images.py"
 MUTANTS = [
     Mutant(
+        "runs: pending tokens stand behind the ids that are assumed to follow them",
+        "runner/prefill.py",
+        "self._x.index_copy_(0, self._shape.tiles_of(self._packed)[:decoding, 1].long(), found)",
+        "self._x[:decoding].copy_(found)",
+        "tests/runner/test_prefill.py",
+    ),
+    Mutant(
+        "runs: what is assumed is not copied to the device",
+        "runner/slot_inputs.py",
+        "tokens = tuple(map(Token, row.assumed))",
+        "continue",
+        f"tests/runner/test_prefill.py {SIMULATION}",
+    ),
+    Mutant(
         "other ranks keep the tokens of earlier steps",
         "runner/ranks/model_runner.py",
         "        self._ranks.broadcast(self._pending)\n",

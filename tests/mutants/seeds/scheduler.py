@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         "crops are encoded twice",
-        "scheduler/fifo.py",
+        "scheduler/images.py",
         """            group.job.launched += group.count
 """,
         """            group.job.launched += max(1, group.count - 1)
@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "encoding ignores its time budget",
-        "scheduler/fifo.py",
+        "scheduler/images.py",
         "crops = min(crops, self.crops.within(budget.left_s))",
         "pass",
         "tests/scheduler",
@@ -375,7 +375,7 @@ MUTANTS = [
     Mutant(
         "runs: decode steps wait for all of them",
         "scheduler/running.py",
-        "        elif self.ran_last and steady:\n",
+        "        elif self.ran_last and alone:\n",
         "        elif False:\n",
         f"{RUNS} {SIMULATION}",
     ),
@@ -396,9 +396,51 @@ MUTANTS = [
     Mutant(
         "runs: they are taken as if they cost a decode step",
         "scheduler/fifo.py",
-        "self.run_cost.steps * decoding",
-        "decoding",
+        "if saved >= self.run_cost.steps * decoding",
+        "if saved >= decoding",
         "tests/scheduler/test_policy.py",
+    ),
+    Mutant(
+        "runs: they are assumed whatever they cost",
+        "scheduler/fifo.py",
+        "return frozenset() if positions < self.run_cost.steps * decoding else found",
+        "return found",
+        RUNS,
+    ),
+    Mutant(
+        "runs: what bulk sequences expect holds real-time ones up",
+        "scheduler/realtime.py",
+        "super().choose_expecting(urgent or chosen, len(urgent) or decoding)",
+        "super().choose_expecting(chosen, decoding)",
+        "tests/scheduler/test_policy.py",
+    ),
+    Mutant(
+        "runs: more is assumed than the budget has room for",
+        "sequence.py",
+        "min(MOST_ASSUMED, self.longest - self.num_computed_tokens - 1)",
+        "MOST_ASSUMED",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: rows whose tokens are known stand before those that decode",
+        "scheduler/running.py",
+        "        rows.sort(key=lambda row: not row.pending)\n",
+        "",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: an expected run is launched before it is its turn",
+        "scheduler/running.py",
+        "alone = [one for one in steady if one not in expecting] if expecting else steady",
+        "alone = [one for one in steady if one not in expecting][:0] if expecting else steady",
+        f"{RUNS} {SIMULATION}",
+    ),
+    Mutant(
+        "runs: numbers are expected to exceed their bounds",
+        "grammar/decoding/items.py",
+        "if self.digits and 10 * int(self.digits) > bound:",
+        "if False:",
+        "tests/grammar/decoding/test_items.py",
     ),
     Mutant(
         "runs: once they were slow, they are never tried again",
