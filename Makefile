@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 
-PIP     := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip would compile what it installs on one core, for more than a minute.
+PIP     := $(VENV)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+COMPILE := $(VENV)/bin/python -m compileall -qq -j 0 -x transformers/models $(VENV)/lib
 PYTEST  := $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 INPUTS  := pyproject.toml constraints.txt
 PICTURE := assets/desk.png
@@ -37,7 +39,7 @@ lint: $(VENV)/.installed-dev
 	@echo "==> ruff"
 	@$(VENV)/bin/ruff check .
 	@echo "==> mypy"
-	@$(VENV)/bin/mypy
+	@$(VENV)/bin/mypy --num-workers 2
 
 campaign: $(VENV)/.installed-test
 	@echo "==> running the campaign: it goes on where the last one ended"
@@ -53,18 +55,21 @@ $(VENV)/bin/python:
 	@echo "==> making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# The stamps make a second run start at once; a change of the project's requirements installs again.
+# The stamps make a second run start at once; a change of the project's requirements installs again. What installs more
+# sets the stamps of what installs less.
 $(VENV)/.installed: $(INPUTS) | $(VENV)/bin/python
 	@echo "==> installing photonlite (the first time takes some minutes: torch is large)"
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
-	@echo "==> installing the test tools"
+$(VENV)/.installed-test: $(INPUTS) | $(VENV)/bin/python
+	@echo "==> installing photonlite and the test tools (the first time takes some minutes: torch is large)"
 	@$(PIP) --editable '.[test]'
-	@touch $@
+	@$(COMPILE) || true # some packages hold templates that are no Python
+	@touch $(VENV)/.installed $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed-test
-	@echo "==> installing ruff and mypy"
+$(VENV)/.installed-dev: $(INPUTS) | $(VENV)/bin/python
+	@echo "==> installing photonlite, the test tools, ruff and mypy (the first time takes some minutes: torch is large)"
 	@$(PIP) --editable '.[test,dev]'
-	@touch $@
+	@$(COMPILE) || true
+	@touch $(VENV)/.installed $(VENV)/.installed-test $@

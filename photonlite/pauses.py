@@ -17,7 +17,7 @@ def short_collections() -> Iterator[None]:
     for a tenth of a second, which is several frames of a camera (`python -m bench.host`). What is made in the block is
     collected as ever.
     """
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *before[1:])
@@ -25,4 +25,5 @@ def short_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not frozen:  # what a caller has frozen stays so
+            gc.unfreeze()

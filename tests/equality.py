@@ -392,11 +392,9 @@ def check(scene: Scene, name: str, ways: Iterable[Way] = WAYS) -> dict[str, int]
                 wanted = wanted[: len(got.tokens)]
             else:
                 assert error is None, where
-            assert [(token.id, token.values) for token in got.tokens] == [(t.id, t.values) for t in wanted], where
-            for token, other in zip(got.tokens, wanted, strict=True):
-                np.testing.assert_allclose(token.probability, other.probability, atol=1e-5, err_msg=where)
-                np.testing.assert_allclose(token.masses, other.masses, atol=1e-5, err_msg=where)
-                np.testing.assert_allclose(token.scores, other.scores, atol=1e-5, err_msg=where)
+            assert [_exact(token) for token in got.tokens] == [_exact(token) for token in wanted], where
+            # One comparison of each answer: three for each token took a tenth of the time.
+            np.testing.assert_allclose(_rounded(got.tokens), _rounded(wanted), atol=1e-5, err_msg=where)
         seen["tokens"] += scene.metrics.tokens
         seen["preemptions"] += scene.metrics.preemptions
         seen["swaps"] += scene.metrics.swaps
@@ -407,6 +405,14 @@ def check(scene: Scene, name: str, ways: Iterable[Way] = WAYS) -> dict[str, int]
         seen["mixed"] += scene.metrics.steps["mixed"]
         assert way.runs or scene.metrics.forced_tokens == 0
     return seen
+
+
+def _exact(token: Token) -> tuple[object, ...]:
+    return token.id, token.values, len(token.masses), len(token.scores)
+
+
+def _rounded(tokens: Iterable[Token]) -> list[float]:
+    return [number for token in tokens for number in (token.probability, *token.masses, *token.scores)]
 
 
 def _weights(config: object, seed: int) -> MoondreamModel:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 _TABLES = (dict, list, set, frozenset, tuple, deque)
+_ATOMS = (int, float, str, bytes, bool, type(None))  # most entries: they lead to no table
 _UNSET = object()
 
 
@@ -31,9 +32,11 @@ def table_sizes(root: object) -> dict[str, int]:
             if not isinstance(value, tuple | frozenset):
                 sizes[path] = len(value)
             entries = value.values() if isinstance(value, Mapping) else value
-            pending += [(f"{path}[]", entry) for entry in list(entries)]
+            inside = f"{path}[]"
+            pending += [(inside, entry) for entry in list(entries) if type(entry) not in _ATOMS]
         elif type(value).__module__.startswith("photonlite."):
-            pending += [(f"{path}.{name}".lstrip("."), held) for name, held in _attributes(value)]
+            prefix = f"{path}." if path else ""
+            pending += [(prefix + name, held) for name, held in _attributes(value) if type(held) not in _ATOMS]
     return sizes
 
 

@@ -26,12 +26,12 @@ def test_some_random_requests_equal_the_oracle_at_both_depths() -> None:
     check_scene(0, 10, "auto")
 
 
-@pytest.mark.long
+@pytest.mark.long(first=True)
 @pytest.mark.parametrize("part", range(8))
 def test_two_thousand_random_requests_equal_the_oracle_at_both_depths(part: int) -> None:
     check(range(10 * part, 10 * (part + 1)))
 
 
-@pytest.mark.long
+@pytest.mark.long(first=True)
 def test_an_fp8_cache_gives_equal_answers_at_both_depths_for_any_prefill_split() -> None:
     check(range(2000, 2010), "fp8")

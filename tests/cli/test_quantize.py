@@ -58,6 +58,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_images_tell_what_goes_into_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, fitted = tmp_path / "plain", tmp_path / "fitted"
     assert main(["quantize", "assets/nano", str(plain)]) == 0

@@ -406,6 +406,7 @@ def compare(models: dict[str, photonlite.VisionModel], images: list[Any]) -> Non
         assert counters(model)["steps"]["encode"] == len([span for span in trace.spans if span.name == "encode"])
 
 
+@pytest.mark.long
 def test_the_shipped_checkpoint_answers_the_same() -> None:
     compare(engines(None), [DESK, make_image(1, (300, 200)), make_image(2, (120, 400))])
 

@@ -64,7 +64,7 @@ def test_kernels_run_from_the_least_capability_on(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.long
+@pytest.mark.long(first=True)
 @pytest.mark.program("tests.kernels.compiled")
 def test_kernels_compiled_for_every_card_take_no_more_than_the_table_says(ended: Ended) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]

@@ -128,6 +128,7 @@ def test_the_model_is_closed_whatever_happens() -> None:
     assert model.closed
 
 
+@pytest.mark.usefixtures("unfrozen")
 def test_the_garbage_collector_leaves_out_what_was_loaded_while_a_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
     monkeypatch.setattr(DrainingServer, "run", lambda self, sockets: frozen.append(gc.get_freeze_count()))

@@ -4,9 +4,10 @@ Tokens and ends are compared where they come out (`simulator.Watch`), launches a
 (`simulator.WatchedRunner`); this module checks the state between ticks.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from photonlite.batch import Step
+from photonlite.batch import BatchItem, Step
 from photonlite.grammar.decoding.grammars import CACHED_ROWS
 from photonlite.sequence import MAX_INFLIGHT, Sequence
 from tests.cache.sequences import check_pool
@@ -51,14 +52,16 @@ def check(simulation: "Simulation") -> None:
     rows.update(scheduler.running.free_rows)
     if len(rows) != simulation.scenario.pending_rows or len(live) + len(scheduler.running.free_rows) != len(rows):
         raise Violation(f"rows {sorted(map(str, rows))} are shared or lost among {len(live)} sequences")
+    waiting = scheduler.waiting
     swapped = [one for one in swap if not one.finalized]
-    if len(core.open) != len(scheduler.waiting) + len(scheduler.running) + len(swapped):
+    if len(core.open) != len(waiting) + len(scheduler.running) + len(swapped):
         raise Violation(f"{len(core.open)} requests are open, but not all of them wait, run or are swapped")
     for sequence in swap.swapped:
         if sequence.finalized or sequence.pages or sequence.row is not None or not sequence.num_computed_tokens:
             raise Violation(f"sequence {sequence.number} is swapped, and holds {sequence.pages}")
+    unknown = Counter(row.sequence for step in steps for row in step.rows if _samples_unknown(step, row))
     for sequence in scheduler.running:
-        _check_running(simulation, sequence)
+        _check_running(simulation, sequence, unknown[sequence])
     for sequence in scheduler.running.zombies:
         if not sequence.finalized or sequence.inflight_refs == 0:
             raise Violation(f"zombie {sequence.number} is open, or no step carries it")
@@ -70,7 +73,7 @@ def check(simulation: "Simulation") -> None:
     for sequence in core.open:
         if sequence.deadline is not None and sequence.deadline < simulation.now - 1:
             raise Violation(f"sequence {sequence.number} is open after its deadline")
-    for sequence in scheduler.waiting:
+    for sequence in waiting:
         if sequence.finalized or sequence.inflight_refs or sequence.pages or sequence.row is not None:
             raise Violation(f"sequence {sequence.number} waits, and holds {sequence.pages} and row {sequence.row}")
         if sequence.num_handed_out and not sequence.times.preemptions:
@@ -152,13 +155,16 @@ def _check_step(simulation: "Simulation", step: Step, carried: dict[Sequence, in
             raise Violation(f"step {step.number} writes to pages {written}, which are shared or free")
 
 
-def _check_running(simulation: "Simulation", sequence: Sequence) -> None:
+def _samples_unknown(step: Step, row: BatchItem) -> bool:
+    """Whether a row in flight samples a token that has not been committed, and counts."""
+    sequence = row.sequence
+    return row.index is not None and row.index >= len(sequence.tokens) and sequence not in step.dropped
+
+
+def _check_running(simulation: "Simulation", sequence: Sequence, unknown: int) -> None:
+    """Check a running sequence, `unknown` of whose tokens are in flight."""
     if sequence.finalized:
         raise Violation(f"sequence {sequence.number} has ended and still runs")
-    flying = [row for step in simulation.core.pipeline.in_flight for row in step.rows if row.sequence is sequence]
-    dropped = [row for step in simulation.core.pipeline.in_flight for row in step.rows if sequence in step.dropped]
-    flying = [row for row in flying if row not in dropped]
-    unknown = sum(row.index is not None and row.index >= len(sequence.tokens) for row in flying)
     behind = sequence.num_tokens + unknown - 1 - sequence.num_computed_tokens
     cut = sequence.cut and behind > 0
     known = behind < 0 or unknown or not simulation.scenario.forced_runs

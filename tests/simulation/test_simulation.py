@@ -136,7 +136,7 @@ def test_five_thousand_ticks_keep_every_invariant() -> None:
 
 
 # Half a million ticks, in parts for several cores; the fast test has taken the first seeds.
-@pytest.mark.long
+@pytest.mark.long(first=True)
 @pytest.mark.parametrize("seed", [1_000, 1_000_000, 2_000_000, 3_000_000])
 def test_an_eighth_of_a_million_ticks_keep_every_invariant_and_see_everything(seed: int) -> None:
     seen, failure = run_many(seed, 1, TICKS)
