@@ -104,9 +104,9 @@ def test_layouts_fill_the_domain():
     assert float(angle.abs().max()) > 3
 
 
-def test_one_scene_in_three_turns_objects_by_any_angle():
+def test_two_scenes_in_five_turn_objects_by_any_angle():
     far = (maker(10)(1000, FULL).angle.abs() > MAX_ANGLE + 1e-6).any(1).float().mean()
-    assert 0.26 < float(far) < 0.34  # of these some turn nothing
+    assert 0.34 < float(far) < 0.43  # of the half that may, some turn nothing
 
 
 def test_half_of_the_scenes_are_crowds():
