@@ -38,7 +38,7 @@ from photonlite.sequence import Sequence as EngineSequence
 
 WAYS: tuple[Batching, ...] = ("turns", "mixed")
 SERVED: dict[str, dict[str, Any]] = {"turns": {"batching": "turns"}, "mixed": {"batching": "mixed"}}
-PICTURES = SERVED | {"mixed, encoding beside": {"batching": "mixed", "encoding": "beside"}}
+PICTURES = SERVED | {"mixed, encoding beside": {"batching": "mixed", "encoding": "beside", "encode_sms": 0}}
 """Engine settings of ways to serve prompts of words, and pictures."""
 
 AIM_MS, PICTURE_AIM_MS, SPREAD_AIM = 4.0, 12.0, 1.2

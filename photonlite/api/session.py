@@ -345,8 +345,8 @@ def open_session(
     allow_urls: bool = False,
 ) -> Session:
     """Start the engine of a model, and the threads (with `isolate_images`, the processes) that decode images."""
+    split = tuned_split(loaded, device, dtype, config)  # refuses a file before anything is opened
     store = open_store(loaded, device, dtype, config)
-    split = tuned_split(loaded, device, dtype, config)
     engine = Engine(loaded.model, device, dtype, config, store=store, split=split)
     decoder = DecodePool(limits, max(1, default_workers())) if isolate_images else None
     pool = ImagePool(

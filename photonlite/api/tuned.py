@@ -36,9 +36,9 @@ def tuned_split(
     wanted = made_for(loaded.model, loaded.precisions, device, dtype, photonlite.__version__)
     if config.tuning is not None:
         return read_split(Path(config.tuning).expanduser(), wanted)
-    path = find_tuning(user_cache(environ) / "tuning", wanted)
     try:
+        path = find_tuning(user_cache(environ) / "tuning", wanted)
         return None if path is None else read_split(path, wanted)
-    except TuningError as error:
+    except (TuningError, OSError, RuntimeError) as error:  # RuntimeError: there is no home
         _logger.warning("Falling back to the default tuning: %s", error)
         return None

@@ -143,7 +143,7 @@ class EngineMetrics:
     plain: dict[str, str] = field(
         default_factory=dict
     )  # parts of the model without fused kernels on this card, and why
-    tuning: str = ""  # what says how the card is divided between encoding and decoding; empty where it is not
+    tuning: str = ""  # what says if encoding and decoding have parts of the card; empty where nothing does
     pages_free: int = _gauge()  # of the KV cache, without content
     pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
     pages_total: int = _gauge()
@@ -231,7 +231,7 @@ class EngineMetrics:
             f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_total:,} total, "
             f"{self.page_bytes:,} bytes each, {self.preemptions:,} pre-emptions",
             *(f"not fused {part}, because {reason}" for part, reason in self.plain.items()),
-            *([f"divided   by {self.tuning}"] if self.tuning else []),
+            *([f"encoding  by {self.tuning}"] if self.tuning else []),
         ]
 
     def _times(self) -> list[str]:

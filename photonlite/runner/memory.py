@@ -53,7 +53,7 @@ class MemoryPlan:
     page_bytes: int  # keys and values of one page, all layers; in FP8 half of what they take in bfloat16
     kv_bytes: int
     parts: tuple[MemoryPart, ...] = ()
-    tuning: str = ""  # what says how the card is divided between encoding and decoding; empty where it is not
+    tuning: str = ""  # what says if encoding and decoding have parts of the card; empty where nothing does
 
     def __str__(self) -> str:
         rows = [(part.place, part.what, _shown(part.bytes), part.note) for part in self.parts]
@@ -62,7 +62,7 @@ class MemoryPlan:
             f"{place:{widths[0]}}  {what:{widths[1]}}  {size:>{widths[2]}}  {note}".rstrip()
             for place, what, size, note in rows
         ]
-        return "\n".join(lines + [f"divided by {self.tuning}"] * bool(self.tuning))
+        return "\n".join(lines + [f"encoding and decoding by {self.tuning}"] * bool(self.tuning))
 
 
 def plan_memory(

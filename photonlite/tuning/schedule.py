@@ -168,7 +168,7 @@ class Tuning:
         if self.use not in self.streams:
             raise TuningError(f"it uses the schedule of {self.use} streams, but has {sorted(self.streams)}")
         for pair in (pair for one in self.streams.values() for pair in one.pairs):
-            if not 0 < pair.sms < self.sms:
+            if type(pair.sms) is not int or not 0 < pair.sms < self.sms:
                 raise TuningError(f"a pair has {pair.sms} SMs of decoding: give 1 to {self.sms - 1}")
 
     @property
@@ -242,7 +242,7 @@ def load_tuning(path: Path, made_for: Mapping[str, str] | None = None) -> Tuning
         raise TuningError(f"there is no tuning file {path}: photonlite tune makes one") from cause
     except TuningError as cause:
         raise TuningError(f"tuning file {path} cannot be used: {cause}") from cause
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as cause:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as cause:
         raise TuningError(f"tuning file {path} is damaged: {type(cause).__name__}: {cause!s:.200}") from cause
 
 

@@ -120,6 +120,20 @@ def test_one_that_was_only_found_is_left_out_with_one_line(
     assert complaint in line
 
 
+@pytest.mark.parametrize("error", [PermissionError("of another user"), RuntimeError("there is no home")])
+def test_a_cache_that_cannot_be_searched_is_left_out_with_one_line(
+    file: Path, tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(folder: Path, made_for: Any) -> Path:
+        raise error
+
+    monkeypatch.setattr(tuned, "find_tuning", refuse)
+
+    assert use(tmp_path) is None
+
+    assert caplog.messages == [f"Falling back to the default tuning: {error}"]
+
+
 def test_a_file_of_another_version_is_said_to_be_stale(
     file: Path, tmp_path: Path, make: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,7 +171,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, **engine: Any) -> tuple[int, Any, str]:
         model.caption(IMAGE, "short")
         metrics, plan = model.metrics(), str(model.memory_plan())
         limits = model._session.engine._core.scheduler.policy.limits
-    assert (f"divided by {metrics['tuning']}" in plan) == bool(metrics["tuning"])
+    assert (f"encoding and decoding by {metrics['tuning']}" in plan) == bool(metrics["tuning"])
     return sms[0], limits, metrics["tuning"]
 
 
@@ -204,7 +218,7 @@ def test_a_restarted_engine_keeps_its_tuning(file: Path) -> None:
         again.close(drain=False)
 
     assert again.metrics.tuning == engine.metrics.tuning == f"the schedule of 32 streams in {file}"
-    assert f"divided   by {again.metrics.tuning}" in again.metrics.summary()
+    assert f"encoding  by {again.metrics.tuning}" in again.metrics.summary()
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ def test_a_file_without_something_that_counts_is_refused(file: Path) -> None:
         load_tuning(file, {**MADE_FOR, "driver": "580"})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 2}', "\xff", '{"format": 2, "made_for": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "[" * 100_000, '{"format": 2}', "\xff", '{"format": 2, "made_for": 3}']
+)
 def test_damaged_files_are_refused(file: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
 
@@ -158,6 +160,8 @@ def test_impossible_schedules_are_refused_with_the_reason(file: Path, change: An
         (lambda raw: raw["streams"]["32"].update(pairs=[]), "'encode' has a share of 0.5: of those below 1 none was"),
         (lambda raw: raw["streams"]["8"].pop("schedule"), "damaged: KeyError: 'schedule'"),
         (lambda raw: raw["made_for"].pop("sms"), "damaged: KeyError: 'sms'"),
+        (lambda raw: raw["streams"]["8"]["pairs"][0].update(sms=64.7), "64.7 SMs of decoding: give 1 to 131"),
+        (lambda raw: raw.update(use=float("inf")), "damaged: OverflowError"),
     ],
 )
 def test_impossible_measurements_are_refused_with_the_reason(file: Path, change: Any, complaint: str) -> None:
