@@ -165,7 +165,7 @@ class RunningSet:
             batch = self._plan_steps(steady) or self._plan_runs(behind, most_runs)
         else:
             runs = [one for one in sequences if one.is_behind or one in expecting] if expecting else behind
-            batch = self._plan_runs(runs, most_runs) or self._plan_steps(alone)
+            batch = self._plan_runs(runs, most_runs) or self._plan_steps(steady)
         self.ran_last = batch is not None and batch.kind != "decode"
         return batch
 
@@ -187,7 +187,8 @@ class RunningSet:
         saves: list[PageCopy] = []
         for one in sequences:
             behind, assumed = one.is_behind, len(one.assumable) if one in expecting else 0
-            assumed = assumed if assumed <= room else 0
+            if assumed > room or (assumed and not self._may_advance(one, 1 + assumed)):
+                assumed = 0  # its own position may still have room
             count = min(room, one.num_tokens - one.num_computed_tokens) if behind else 1 + assumed
             if count <= 0 or (behind and len(known) == most) or not self._may_advance(one, count):
                 continue

@@ -162,6 +162,7 @@ def test_without_realtime_requests_both_policies_do_the_same(seed: int) -> None:
     assert trace(seed, FifoPolicy) == trace(seed, RealtimePolicy)
 
 
+@pytest.mark.long
 def test_first_come_first_served_keeps_every_invariant() -> None:
     seen, failure = run_many(500_000, 1, 4_000, FifoPolicy)
 

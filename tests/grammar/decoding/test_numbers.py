@@ -78,6 +78,7 @@ def test_every_answer_is_complete_before_its_budget_ends() -> None:
     assert reasons == {"stop", "length"}
 
 
+@pytest.mark.long
 def test_names_are_new_to_their_object_between_numbers_too() -> None:
     automaton = NumberAutomaton(NAMED, (99, 99))
     draw = random.Random(2)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from bench.nano.evaluation import evaluate
 from bench.nano.evaluation.evaluate import collect, main, write_report
 from bench.nano.evaluation.figures.summary import summarize
@@ -39,6 +41,7 @@ def load(monkeypatch):
     return loaded
 
 
+@pytest.mark.long
 def test_command_line_examines_the_public_model(tmp_path, monkeypatch, capsys):
     loaded = load(monkeypatch)
     asked = ["--model", "some/folder", "--scenes", "3", "--skills", "detect", "--kv-dtype", "fp8"]

@@ -1,5 +1,6 @@
 from functools import cache
 
+import pytest
 import torch
 
 from bench.nano.questions import mix
@@ -22,6 +23,7 @@ def written(style, room):
     return scenes, styles.tolist(), ids
 
 
+@pytest.mark.long
 def test_a_long_caption_that_does_not_fit_is_a_normal_one():
     scenes, styles, rows = written(LONG, 80)
     assert {NORMAL, LONG} == set(styles)

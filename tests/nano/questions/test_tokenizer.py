@@ -145,6 +145,7 @@ def test_round_trip(text):
     assert ANSWERS.decode(ANSWERS.encode(text).ids, skip_special_tokens=False) == text
 
 
+@pytest.mark.long
 @given(st.text(max_size=60))
 def test_round_trip_of_any_text(text):
     ids = ANSWERS.encode(text).ids

@@ -43,6 +43,7 @@ def test_the_feed_draws_scenes_of_the_difficulty_wanted():
     assert max(kinds(Difficulty())) > 1
 
 
+@pytest.mark.long
 def test_backgrounds_stay_fresh(monkeypatch):
     strokes = []
     monkeypatch.setattr(composer().bank, "refresh", strokes.append)
