@@ -148,6 +148,10 @@ class EngineCore:
                 self.load_adapter(load)
             for ended in decision.ended:
                 self._end_unlaunched(ended)
+            # Both, before either is launched: one that ends in between keeps its pages.
+            for batch in (decision.batch, decision.encoding):
+                for row in batch.rows if batch is not None else ():
+                    row.sequence.retain()
             return decision.batch, decision.encoding
 
     def _encoder_has_part(self, encoding: ScheduledBatch | None) -> bool:
@@ -162,8 +166,6 @@ class EngineCore:
         pipeline = self._pipeline_of(batch)
         step = pipeline.launch(batch)
         step.beside = beside
-        for row in batch.rows:
-            row.sequence.retain()
         try:
             with self.tracer.host("launch", step=step.number):
                 self.runner.launch(step)

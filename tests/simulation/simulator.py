@@ -228,7 +228,8 @@ class Simulation:
         self.beside.launching(step)
         self.priority.launching(step)
         for row in step.rows:
-            if row.sequence.preempting or row.sequence.finalized:
+            # A prompt beside others is launched behind their step: meanwhile it may have ended.
+            if row.sequence.preempting or (row.sequence.finalized and not step.plan.beside):
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             if 0 < row.start < row.sequence.block - 1:
                 raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")

@@ -121,9 +121,9 @@ MUTANTS = [
     Mutant(
         "reference dropped: a launch does not count",
         "engine/core.py",
-        """            row.sequence.retain()
+        """                    row.sequence.retain()
 """,
-        """            pass
+        """                    pass
 """,
         CORE,
     ),
