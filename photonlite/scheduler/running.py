@@ -46,6 +46,8 @@ class RunningSet:
         self._page_size = cache.pages.page_size
         self.rank = rank
         self.requeue = requeue
+        # Others may have waited for the images that its prompt would have left in the cache.
+        self.on_prompt_given_up: Callable[[Sequence], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -292,6 +294,8 @@ class RunningSet:
         self._cache.release(sequence)
         self.free_rows.append(sequence.row)
         sequence.row = None
+        if not sequence.num_committed_tokens:
+            self.on_prompt_given_up(sequence)
 
 
 def _assume(sequence: Sequence) -> BatchItem:

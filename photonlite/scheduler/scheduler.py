@@ -51,6 +51,7 @@ class Scheduler:
         self.policy = FifoPolicy(cache, limits)
         self._second = second
         self.running = self.policy.running
+        self.running.on_prompt_given_up = self._unblock_about
         self.encoder = self.policy.encoder
         self.adapters = self.policy.adapters
         # Of open requests alone: one that has ended would keep its image in memory until its deadline.
@@ -178,7 +179,7 @@ class Scheduler:
             else:
                 self.cache.confirm(row.sequence)
             for job in row.jobs:
-                self._unblock(job)
+                self._unblock(job.key)
 
     def finish(self, sequence: Sequence, now: float) -> None:
         """Finalize a sequence and take it out of its queue; a zombie keeps row and pages until no step carries it."""
@@ -262,11 +263,15 @@ class Scheduler:
         for group in batch.groups:
             group.job.readable += group.count
             if group.job.encoded:
-                self._unblock(group.job)
+                self._unblock(group.job.key)
 
-    def _unblock(self, job: EncodeJob) -> None:
+    def _unblock_about(self, sequence: Sequence) -> None:
+        for span in sequence.images:
+            self._unblock(span.key)
+
+    def _unblock(self, key: str) -> None:
         for queue in self.policy.queues:
-            queue.unblock(job.key)
+            queue.unblock(key)
 
     def _find_heir(self, key: str) -> Sequence | None:
         return next((heir for queue in self.policy.queues if (heir := queue.first_about(key))), None)

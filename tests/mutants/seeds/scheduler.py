@@ -192,7 +192,7 @@ MUTANTS = [
         "nobody looks at those whose image has been encoded",
         "scheduler/scheduler.py",
         """            if group.job.encoded:
-                self._unblock(group.job)
+                self._unblock(group.job.key)
 """,
         """            pass
 """,
@@ -202,7 +202,7 @@ MUTANTS = [
         "nobody looks at those whose image has come into the cache",
         "scheduler/scheduler.py",
         """            for job in row.jobs:
-                self._unblock(job)
+                self._unblock(job.key)
 """,
         "",
         SIMULATION,
