@@ -135,8 +135,12 @@ class Scheduler:
             self.encoder.fail(group.job)
         for row in batch.rows:
             one = row.sequence
-            if row.begins:
+            if row.begins or one.finalized:
                 self.cache.withdraw(one)
+            if one.finalized:  # between the plan of this launch and its failure
+                self.running.release_if_unused(one)
+                continue
+            if row.begins:
                 self.running.put_back(one)
                 continue
             one.num_computed_tokens -= row.count

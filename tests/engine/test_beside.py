@@ -9,13 +9,14 @@ import pytest
 import torch
 
 import photonlite
-from photonlite.errors import EngineDiedError, StepError
+from photonlite.batch import Step
+from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
 from photonlite.request import Token
 from photonlite.scheduler import fifo
 from photonlite.scheduler.limits import LaunchModel, RunCost
 from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
-from tests.engine.fakes import PREFIX, Bench, FakeImage, ends_at
+from tests.engine.fakes import END, PREFIX, Bench, FakeImage, ends_at
 from tests.models.qwen import tiny as qwen
 from tests.serving import GUARD, counters, make_image, on_thread
 
@@ -79,6 +80,35 @@ def divided(length: int = 60, **options: Any) -> Bench:
 def launched(bench: Bench) -> list[tuple[str, bool, bool]]:
     """Kinds of steps, whether they run beside others or know that these do, and whether images have a part."""
     return [(one.kind, one.plan.beside or one.beside, one.plan.in_part) for one in bench.runner.steps]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["launched", "failing"])
+def test_a_prompt_that_is_cancelled_between_the_launches_of_a_tick_keeps_its_pages_until_its_step_has_ended(
+    fails: bool,
+) -> None:
+    bench = divided()
+    sink = bench.ask(image=FakeImage("a"))
+    bench.runner.encodes_last = False
+    cancelled = bench.sequences[-1]
+    held: list[int] = []
+    launch = bench.runner.launch
+
+    def launch_and_cancel(step: Step) -> None:
+        if step.plan.beside:
+            held.extend(cancelled.pages)
+            if fails:
+                raise RuntimeError("it fails")
+        launch(step)
+        if cancelled.beside:  # its prompt is planned behind this step
+            bench.core.cancel(cancelled)
+
+    bench.runner.launch = launch_and_cancel  # type: ignore[method-assign]
+    bench.run()
+
+    assert held
+    assert isinstance(sink.ends[0].error, RequestCancelledError)
+    assert bench.sequences[0].tokens[-1].id == END
+    assert bench.everything_is_free()
 
 
 def test_a_prompt_runs_behind_its_image_in_the_encoders_part_and_its_last_position_is_decoded() -> None:
