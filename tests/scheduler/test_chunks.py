@@ -8,7 +8,7 @@ from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.sequence import Sequence
 from tests.engine.fakes import END, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
-from tests.engine.test_runs import FORCED, Scripted, script
+from tests.engine.test_runs import ANSWER, FORCED, RUN, Expecting, Scripted, script
 
 
 def mixed(bench: Bench, tokens: int | None = 8, *, max_batch: int = 4) -> Bench:
@@ -152,6 +152,24 @@ def test_a_prompt_that_is_cancelled_between_its_parts_gives_all_back(ticks: int)
     assert len(bench.runner.forgotten) >= 1
     assert not second.tokens
     assert bench.everything_is_free()
+
+
+def test_a_request_that_waited_for_the_image_of_a_prompt_is_considered_again_when_that_is_given_up() -> None:
+    bench = mixed(Bench(ends_at(60)), tokens=2)
+    decoding(bench)
+    image = FakeImage("a")
+    sinks = [bench.ask(image=image), bench.ask(image=image)]
+    first, second = bench.sequences[1:]
+    (queue,) = bench.scheduler.policy.queues
+    while not first.cut or second in queue.candidates():
+        bench.core.tick()
+
+    bench.core.cancel(first)
+    while first.row is not None:
+        bench.core.tick()
+    assert second in queue.candidates()
+    bench.run()
+    assert sinks[1].ends[0].error is None
 
 
 def test_a_prompt_that_gives_its_pages_back_between_its_parts_starts_again() -> None:
@@ -333,3 +351,27 @@ def test_runs_and_a_prompt_that_cannot_be_cut_take_turns() -> None:
 
     assert ticks < 15
     assert not any(sequence.finalized for sequence in bench.sequences)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_sequence_without_pages_for_what_it_may_assume_takes_its_own_step(
+    mixes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(script(RUN, len(ANSWER)))
+    bench = mixed(bench) if mixes else bench
+    bench.ask(Expecting(RUN))
+    (one,) = bench.sequences
+    while not one.assumable:
+        bench.core.tick()
+
+    own = one.num_computed_tokens + 1
+    make_room = bench.scheduler.running._make_room
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.scheduler.running, "_make_room", lambda one, end: end <= own and make_room(one, end))
+        bench.runner.steps.clear()
+        bench.core.tick()
+    assert [[(row.sequence, row.count, row.assumed) for row in step.rows] for step in bench.runner.steps] == [
+        [(one, 1, ())]
+    ]
+    bench.run()
+    assert [token.id for token in one.tokens] == ANSWER

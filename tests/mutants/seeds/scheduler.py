@@ -208,6 +208,29 @@ MUTANTS = [
         SIMULATION,
     ),
     Mutant(
+        "nobody looks at those who waited for the image of a prompt that is given up",
+        "scheduler/running.py",
+        """            self.on_prompt_given_up(sequence)
+""",
+        """            pass
+""",
+        "tests/scheduler/test_chunks.py",
+    ),
+    Mutant(
+        "who lacks pages for what it may assume is left out",
+        "scheduler/running.py",
+        "if assumed > room or (assumed and not self._may_advance(one, 1 + assumed)):",
+        "if assumed > room:",
+        "tests/scheduler/test_chunks.py",
+    ),
+    Mutant(
+        "a launch that fails starts a request again that has ended",
+        "scheduler/scheduler.py",
+        "            if one.finalized:  # between the plan of this launch and its failure\n",
+        "            if False:\n",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
         "those who are not ready are looked at again at every tick",
         "scheduler/fifo.py",
         """                queue.block(sequence)
