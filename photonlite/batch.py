@@ -15,9 +15,8 @@ from photonlite.request import Allowed, Token
 from photonlite.sequence import ImageInput, PatchImage, PrefixPages, Sequence, StoredImage, StoredPages, UncutImage
 
 Kind = Literal["encode", "prefill", "decode", "run", "mixed"]
-"""What a launch computes: crops; prompts; one position of each row; forced tokens that a row has been given at once, or
-which it is assumed to get behind the one in flight;
-one position of some rows, and prompts or parts of them beside these."""
+"""What a launch computes: crops; prompts; one position of each row; tokens that are forced, or assumed to be forced
+behind the one in flight; one position of some rows, and prompts or parts of them beside these."""
 
 
 @dataclass(eq=False, slots=True)

@@ -206,9 +206,11 @@ def checked_run(run: object, vocab_size: int) -> tuple[int, ...]:
     """Return what a grammar says of a run; TypeError or ValueError where these are not ids of the vocabulary."""
     if not isinstance(run, tuple):
         raise TypeError(f"a grammar's run is {run!r:.60}, not a tuple of ids")
+    if not run:  # as at most tokens
+        return ()
     ids = tuple(map(operator.index, run))
     # The device uses them as indices: one out of range would fail all requests of a launch.
-    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+    if not 0 <= min(ids) <= max(ids) < vocab_size:
         raise ValueError(f"a grammar's run has ids {min(ids)} to {max(ids)} of a vocabulary of {vocab_size}")
     return ids
 

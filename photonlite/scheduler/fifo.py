@@ -224,9 +224,8 @@ class FifoPolicy:
 
         They are worth a launch where it computes as many positions as decode steps would in its time.
         """
-        found = frozenset(one for one in chosen if one.assumable)
-        positions = sum(1 + len(one.assumable) for one in found)
-        return frozenset() if positions < self.run_cost.steps * decoding else found
+        found = {one: 1 + len(ids) for one in chosen if (ids := one.assumable)}
+        return frozenset() if sum(found.values()) < self.run_cost.steps * decoding else frozenset(found)
 
     def count_prompts(self) -> None:
         """Count the positions of prompts that have begun and of the next ones, before a plan."""

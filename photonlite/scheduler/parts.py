@@ -40,7 +40,7 @@ DEFAULT_SPEEDS: Measured = {
 
 @dataclass(frozen=True, slots=True)
 class PartTable:
-    """What the parts of a card are worth in one division of it.
+    """Speeds in the two parts of a card, for one division of it.
 
     Attributes:
         speeds: By rows that decode; at least one entry.

@@ -85,8 +85,8 @@ MUTANTS = [
     Mutant(
         "parts: pages are given back while an earlier part is in flight",
         "scheduler/scheduler.py",
-        "                self.running.release_if_unused(one)\n",
-        "                self.running.put_back(one)\n",
+        "                one.preempting = True\n                self.running.release_if_unused(one)\n",
+        "                one.preempting = True\n                self.running.put_back(one)\n",
         f"{CHUNKS} {SIMULATION}",
     ),
     Mutant(

@@ -547,7 +547,7 @@ MUTANTS = [
     Mutant(
         "runs: ids that are in no vocabulary reach the device",
         "request.py",
-        "    if ids and not 0 <= min(ids)",
+        "    if not 0 <= min(ids)",
         "    if False and not 0 <= min(ids)",
         RUNS,
     ),

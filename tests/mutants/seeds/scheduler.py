@@ -426,8 +426,8 @@ MUTANTS = [
     Mutant(
         "runs: they are assumed whatever they cost",
         "scheduler/fifo.py",
-        "return frozenset() if positions < self.run_cost.steps * decoding else found",
-        "return found",
+        "return frozenset() if sum(found.values()) < self.run_cost.steps * decoding else frozenset(found)",
+        "return frozenset(found)",
         RUNS,
     ),
     Mutant(
