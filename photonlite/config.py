@@ -108,9 +108,9 @@ class EngineConfig:
             its step takes, and both share the reading of weights. Answers are the same. It takes turns while a
             real-time request is open, and for a while where memory was short.
         mixed_tokens: Positions of such a step, decoded ones among them, but at least one of a prompt; a block that
-            attends to itself in both directions, such as Moondream's image, is never cut. None for what takes two
-            fifths of a decode step beside what is decoded, by measurements; where many prompts wait, for a sixteenth
-            of these, up to what `launch_budget_s` or half a decode step has time for.
+            attends to itself in both directions, such as Moondream's image, is never cut. None for as many as
+            take two fifths of a decode step, as measured, or, where many prompts wait, for a sixteenth of their
+            positions, at most what `launch_budget_s` or half a decode step has time for.
         encoding: "turns" encodes images in pauses between decode steps. "beside" encodes them on a stream of their own
             while others decode: no step waits for an image, and every step takes longer meanwhile. Answers are the
             same. It is meant for cards, where it takes more memory: images and steps cannot share their activations.

@@ -1,4 +1,4 @@
-"""Other ways to divide decode steps among programs: for a part of the card, or to leave SMs to somebody else.
+"""Other ways to divide decode steps among programs: for a part of the card, or to leave SMs to other work.
 
 Kernels of decode steps are not persistent: a product has a program for each tile of its weight, attention has at least
 one for each head of each row. So a step can leave SMs free only by tiles so large that there are fewer programs than

@@ -55,11 +55,11 @@ _logger = logging.getLogger("photonlite")
 CUDA_BATCH, CPU_BATCH = 64, 8
 
 _STAGED_POSITIONS = 4096
-"""Of which stored keys and values may be on a card at a time, where images stand inside prompts."""
+"""Most positions whose stored keys and values are on a card at a time, where images stand inside prompts."""
 
 
 class Capturers(NamedTuple):
-    """Of prompts and decode steps on the whole card, and in the parts of one that is divided."""
+    """Capturers of CUDA graphs: for the whole card, and for the parts of one that is divided."""
 
     whole: CudaCapturer
     decode: CudaCapturer | None = None

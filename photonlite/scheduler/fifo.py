@@ -41,13 +41,13 @@ _SPREAD = 16
 """Steps over which the prompts that wait are spread where they ride, so that steps take about as long as each other."""
 
 _SHARE = 0.4
-"""Of a decode step, which prompts may take beside it however few wait: less delays their first tokens for little."""
+"""Share of a decode step that prompts may take beside it, however few wait: less delays first tokens and gains little."""
 
 _COUNTED = 64
-"""Of the prompts that wait, at most: a plan has no time for thousands."""
+"""Waiting prompts whose positions are counted, at most: a plan has no time for thousands."""
 
 _LEAST_ROOM = 64
-"""Positions of prompts beside what decodes: on a card fewer take as long."""
+"""Least positions of prompts in a step beside rows that decode: on a card fewer take as long."""
 
 _SATISFIED = 64
 """Waiting sequences that one plan ends because they need no launch: ending one takes time."""

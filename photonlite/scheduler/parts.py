@@ -35,7 +35,7 @@ DEFAULT_SPEEDS: Measured = {
     32: {_THIRD: PartSpeeds(0.70, 0.41), _MIDDLE: PartSpeeds(0.62, 0.55), _HALF: PartSpeeds(0.54, 0.67)},
     64: {_THIRD: PartSpeeds(0.69, 0.41), _MIDDLE: PartSpeeds(0.61, 0.53), _HALF: PartSpeeds(0.51, 0.67)},
 }
-"""Of an H100 with Moondream 2 (`bench/results/overlap.md`)."""
+"""Measured on an H100 with Moondream 2 (`bench/results/overlap.md`)."""
 
 
 @dataclass(frozen=True, slots=True)
