@@ -36,7 +36,7 @@ _PENDING_BYTES = 64 * 2**20
 `memory.WORKSPACE_BYTES`."""
 
 _MOST_BYTES = 256 * 2**20
-"""Most bytes of pages that are copied at once: half of `memory.WORKSPACE_BYTES`, some 2,000 positions of a model of 2B."""
+"""Most bytes of pages that are copied at once: half of `memory.WORKSPACE_BYTES`, 2,000 positions of a model of 2B."""
 
 Kind = Literal["embeddings", "pages"]
 

@@ -41,7 +41,7 @@ _SPREAD = 16
 """Steps over which the prompts that wait are spread where they ride, so that steps take about as long as each other."""
 
 _SHARE = 0.4
-"""Share of a decode step that prompts may take beside it, however few wait: less delays first tokens and gains little."""
+"""Share of a decode step that prompts may take beside it, however few wait: less delays first tokens for little."""
 
 _COUNTED = 64
 """Waiting prompts whose positions are counted, at most: a plan has no time for thousands."""

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from photonlite.batch import BatchItem
+from photonlite.batch import BatchItem, Step
 from photonlite.errors import NumericalError
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
@@ -198,6 +198,26 @@ def test_a_part_whose_launch_fails_ends_its_request_and_gives_all_back() -> None
     bench.run()
 
     assert second.error is not None
+    assert bench.everything_is_free()
+
+
+def test_a_part_whose_launch_fails_leaves_the_pages_that_an_earlier_part_writes() -> None:
+    bench = mixed(Bench(ends_at(60)))
+    decoding(bench)
+    second = ask(bench, 30)
+    while not second.cut:
+        bench.core.tick()
+    held: list[bool] = []
+
+    def note(step: Step) -> None:
+        if any(row.sequence is second for row in step.rows):
+            held.append(bool(second.pages))
+
+    bench.runner.before_collect = note
+    bench.runner.fails.add(("launch", bench.runner.steps[-1].number + 1))
+    bench.run()
+
+    assert held == [True]
     assert bench.everything_is_free()
 
 
