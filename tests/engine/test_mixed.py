@@ -17,6 +17,7 @@ from tests.models.qwen import tiny as qwen
 from tests.serving import GUARD, counters, make_image, on_thread
 
 ENGINE: Any = {"max_context": 300, "page_size": 4, "max_batch": 4, "cpu_threads": 1}
+ROUNDS = 20
 IMAGES = [make_image(1, (280, 200)), make_image(2, (70, 50)), make_image(3, (140, 210))]
 
 
@@ -34,6 +35,10 @@ def ask(model: VisionModel, number: int) -> str:
     question = f"What is it, {'and why, ' * number}exactly?"
     settings: Any = {"max_tokens": 24}
     return str(model.query(IMAGES[number % 3], question, settings=settings)["answer"])
+
+
+def cut_inside_images(rows: Iterable[BatchItem]) -> bool:
+    return any(span.start < row.start + row.count < span.end for row in rows for span in row.sequence.images)
 
 
 @pytest.mark.long
@@ -54,14 +59,16 @@ def test_prompts_that_ride_in_parts_change_no_answer(
     monkeypatch.setattr(torch_model_runner, "make_rows", watched)
     with load(folder, batching="mixed", mixed_tokens=9, prefix_caching=False) as model:
         with model.trace() as trace:
-            answers = [on_thread(partial(ask, model, number)) for number in range(6)]
-            assert [answer.result(GUARD) for answer in answers] == expected
-        steps = counters(model)["steps"]
+            for _ in range(ROUNDS):  # on a busy machine requests may come one after the other, and none rides
+                answers = [on_thread(partial(ask, model, number)) for number in range(6)]
+                assert [answer.result(GUARD) for answer in answers] == expected
+                steps = counters(model)["steps"]
+                if steps["mixed"] > 1 and (family == "paligemma" or cut_inside_images(launched)):
+                    break
 
     assert steps["mixed"] > 1
     rode = [span.args["prompts"] for span in trace.spans if span.name == "mixed"]
     assert len(rode) == steps["mixed"]
     assert 0 < min(rode) <= sum(rode) <= sum(row.count for row in launched if not row.pending)
-    inside = [row for row in launched for span in row.sequence.images if span.start < row.start + row.count < span.end]
-    assert bool(inside) == (family != "paligemma")  # whose images are never cut
+    assert cut_inside_images(launched) == (family != "paligemma")  # whose images are never cut
     assert any(row.cut for row in launched) == (family != "paligemma")
