@@ -41,6 +41,7 @@ _LIBRARIES: Final = ("libtorch_cpu.so", "libtorch_cpu.dylib", "libiomp5md.dll") 
 
 
 _START_S: Final = 5.0  # seconds in which a thread begins to run
+_LOOK_S: Final = 0.2  # a signal that comes just before a wait is seen when it ends
 
 
 class CpuDevice:
@@ -250,7 +251,8 @@ def in_passing(work: Callable[[], _T]) -> _T:
     thread = threading.Thread(target=run, name="photonlite-start", daemon=True)
     try:
         thread.start()
-        thread.join()
+        while thread.is_alive():
+            thread.join(_LOOK_S)
     except KeyboardInterrupt:
         with contextlib.suppress(TimeoutError):  # the interrupt may have come before there was a thread
             number = begun.result(_START_S)
