@@ -27,7 +27,9 @@ from bench.gpu.figures import Figure
 from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.gpu.routes import routes_row, routes_table
+from bench.gpu.samples import Sample
 from bench.shapes import FUSED, SHAPES
+from bench.steps.adapted import AIMS, adapted_step
 from bench.steps.mixture import mixture_parts_of
 from bench.steps.parts import Part, parts_of
 from bench.steps.subjects import Rows, Subject, make_subject
@@ -92,9 +94,9 @@ class Report:
 
 def measure_row(
     report: Report, clock: Clock, subject: Subject, ceilings: Ceilings | None, what: str, streams: int, context: int,
-    rounds: int, aim: float | None,
+    rounds: int, aim: float | None, adapters: int,
 ) -> None:  # fmt: skip
-    """Time a step both ways, beside its floor."""
+    """Time a step both ways, beside its floor; then one whose rows have adapters, if there are any."""
     rows = report.attempt(f"{what}, rows", partial(Rows, subject, streams, context))
     if rows is None:
         return
@@ -110,6 +112,22 @@ def measure_row(
     if subject.fused is not None or clock.device.type == "cuda":  # some decoders have no fused steps on a CPU
         fused = report.attempt(f"{what}, fused", lambda: clock.measure(rows.fused, rounds=rounds, graphed=True))
     report.add(Figure(what, fused, aim, bound=bound, reference=None if plain is None else plain.median).cells())
+    if adapters:
+        measure_adapted(report, clock, subject, what, streams, context, rounds, adapters, fused)
+
+
+def measure_adapted(
+    report: Report, clock: Clock, subject: Subject, what: str, streams: int, context: int, rounds: int, adapters: int,
+    without: Sample | None,
+) -> None:  # fmt: skip
+    """Time a step whose rows have adapters, beside one without."""
+    make = partial(adapted_step, subject, streams, context, adapters)
+    timed = report.attempt(f"{what}, adapters", lambda: clock.measure(make(), rounds=rounds, graphed=True))
+    what, aim = f"{what}, {adapters} adapters", None
+    if timed is not None and without is not None:
+        what += f", {timed.median / without.median:.3f} x"
+        aim = AIMS[streams] * without.median if streams in AIMS else None
+    report.add(Figure(what, timed, aim).cells())
 
 
 def measure_part(report: Report, clock: Clock, what: str, make: Callable[[], Part], rounds: int) -> None:
@@ -131,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=1000, help="positions of each sequence")
     parser.add_argument("--rounds", type=int, default=50, help="steps that are timed")
+    parser.add_argument("--adapters", type=int, default=0, help="also time rows that have so many adapters of rank 16")
     parser.add_argument("--parts", action="store_true", help="also time the kernels of a step one by one")
     parser.add_argument("--seconds", type=float, default=170.0, help="begin no row after so many seconds")
     parser.add_argument("--begin", type=int, default=0, help="rows to leave out at the beginning")
@@ -159,7 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if subject is not None:
             aim = None if options.tiny or options.context != 1000 else SHAPES[name].step_aims.get(streams)
             what = f"{name}, {many(streams)}"
-            measure_row(report, clock, subject, ceilings, what, streams, options.context, options.rounds, aim)
+            measure_row(
+                report, clock, subject, ceilings, what, streams, options.context, options.rounds, aim, options.adapters
+            )
             make_parts = parts_of if subject.mixture is None else mixture_parts_of
             parts = make_parts(subject, streams, options.context) if options.parts and usable(device) else {}
             for part, make in parts.items():

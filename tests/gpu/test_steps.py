@@ -38,6 +38,16 @@ def test_steps_are_timed_both_ways_beside_their_floor(tmp_path, capsys) -> None:
     assert "python -m" not in capsys.readouterr().err
 
 
+def test_a_step_whose_rows_have_adapters_is_timed_too(tmp_path) -> None:
+    page = tmp_path / "steps.md"
+
+    code = steps.main([*RUN, "--shape", "moondream2", "--streams", "3", "--adapters", "2", "--output", str(page)])
+
+    assert code == 0
+    (row,) = [line.strip("|").split("|") for line in page.read_text().splitlines() if "2 adapters" in line]
+    assert float(row[1]) > 0
+
+
 @pytest.mark.parametrize("name", ["moondream3", "moondream3-fp8"])
 def test_a_decoder_with_experts_shows_how_many_its_rows_meet(name: str, tmp_path) -> None:
     page = tmp_path / "steps.md"
