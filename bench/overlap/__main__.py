@@ -131,7 +131,9 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
 def _engine(bench: Bench, options: "OverlapOptions") -> None:
     context, tokens = (20, 60) if options.tiny else (options.context, 1000)
     tuning = options.data / "tuning.json" if options.profile and options.data is not None else None
-    ways = ways_of(options.ways, options.sms, tuning)
+    ways = {
+        way: {**given, "fp8_linears": options.fp8} for way, given in ways_of(options.ways, options.sms, tuning).items()
+    }
     models = make_models(bench.config, options, options.streams, options.clients, ways)
     rows: list[list[str]] = []
     rates: list[list[str]] = []
@@ -175,6 +177,7 @@ class OverlapOptions(Options):
     spike: bool
     profile: bool
     engine: bool
+    fp8: bool
     tasks: list[str]
     ways: list[str]
     sms: list[int]
@@ -203,6 +206,7 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--sms", nargs="+", type=int, default=[68], help="of the encoder, with --engine")
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
+    parser.add_argument("--fp8", action="store_true", help="multiply e4m3 in encodings and prompts, with --engine")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in the engine, after a warm-up")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")
