@@ -6,9 +6,10 @@ first ───────┘       separator                └─ more ──
                                               └─ last: the end of the list, and the end id        none: an empty list
 ```
 
-What stands around the numbers is spelled in advance, so that a step compares a handful of ids. A number has at most as
-many digits as its bound, and one above the bound counts as the bound: to leave out the digit that exceeds it would turn
-1203 of 1000 into 120. Bounds are arguments of each grammar, so that images of different sizes need no preparation.
+What stands around the numbers is spelled in advance, so that a step compares a handful of ids. A number above its bound
+counts as the bound: to leave out the digit that exceeds it would turn 1203 of 1000 into 120. Models overshoot by little,
+so no number exceeds `OVERSHOOT` times its bound, and most end behind as many digits as a number within the bound has:
+what follows is forced. Bounds are arguments of each grammar, so that images of different sizes need no preparation.
 """
 
 import functools
@@ -22,6 +23,7 @@ from photonlite.request import Allowed, Token
 
 Ids = tuple[int, ...]
 
+OVERSHOOT = 2  # times its bound, the most that a number may be
 NEAR_SHARE = 0.02  # digits that change a number by at most this share of its bound count towards its mass
 _TINY = 1e-9  # a probability may round to 0 in float32
 
@@ -71,14 +73,22 @@ class _Place:
         ways = dict.fromkeys(way[0] for way in self.ways)
         if self.digits is None:
             return tuple(ways)
-        return (*(() if self.is_full else self.form.digits), *(ways if self.digits else ()))
+        return (*self.next_digits, *(ways if self.digits else ()))
+
+    @property
+    def next_digits(self) -> Ids:
+        """What a number may go on with: none behind a leading 0, or where it has as many digits as its bound."""
+        if self.digits is None or self.digits == "0":
+            return ()
+        bound = self.bounds[len(self.numbers)]
+        if len(self.digits) == len(str(bound)):
+            return ()
+        return self.form.digits[: max(0, OVERSHOOT * bound - 10 * int(self.digits or "0") + 1)]
 
     @property
     def is_full(self) -> bool:
-        """Whether a number ends here, because its bound has no more digits or because it is 0."""
-        if self.digits is None:
-            return False
-        return self.digits == "0" or len(self.digits) == len(str(self.bounds[len(self.numbers)]))
+        """Whether a number ends here."""
+        return self.digits is not None and not self.next_digits
 
     @property
     def common(self) -> Ids:
@@ -90,15 +100,16 @@ class _Place:
         """What probably follows the next token; nothing where it may be the digit of a number that goes on.
 
         Of several texts the first one is expected. A number is expected to end before it exceeds its bound, and else
-        to have as many digits.
+        to go on as long as it may.
         """
         text = _common([way for way in self.ways if way[0] == self.ways[0][0]])
         if self.digits is None or self.is_full:
             return text[1:]
-        bound = self.bounds[len(self.numbers)]
-        if self.digits and 10 * int(self.digits) > bound:
+        bound, value = self.bounds[len(self.numbers)], int(self.digits or "0")
+        if 10 * value > bound:
             return text[1:]
-        return text if len(self.digits) + 1 == len(str(bound)) else ()
+        completes = len(self.digits) + 1 == len(str(bound)) or 100 * value > OVERSHOOT * bound
+        return text if completes else ()
 
     def follow(self, token_id: int) -> None:
         """Take a token that may stand here."""
@@ -171,7 +182,7 @@ class ItemsGrammar(BudgetedGrammar):
             bound = self.bounds[len(place.numbers) % self.form.numbers]
             place.follow(token.id)
             if in_number and token.id in self.form.digits:
-                digits.append(token)
+                digits.append(token._replace(scores=token.scores[: sum(one in self.form.digits for one in choice)]))
                 continue
             chosen = token.scores[choice.index(token.id)] if token.scores else 1.0
             if in_number:
@@ -190,14 +201,14 @@ class ItemsGrammar(BudgetedGrammar):
 def number_mass(chosen: Sequence[Token], digits: Ids, bound: int) -> float:
     """Return the product over the digits of a number of the probability of those near the chosen one.
 
-    Near are digits that change the number by at most `NEAR_SHARE` of its bound.
+    Near are digits that change the number by at most `NEAR_SHARE` of its bound. Scores are those of the digits that may
+    stand there, from 0 on.
     """
     mass = 1.0
     for place, token in enumerate(chosen):
         reach = NEAR_SHARE * bound / 10 ** (len(chosen) - 1 - place)
         digit = digits.index(token.id)
-        # The digits come first among what may stand there.
-        near = [score for one, score in enumerate(token.scores[: len(digits)]) if abs(one - digit) <= reach]
+        near = [score for one, score in enumerate(token.scores) if abs(one - digit) <= reach]
         mass *= sum(near) if near else 1.0
     return mass
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from photonlite.grammar.decoding.items import Item, ItemFormat, ItemsGrammar
+from photonlite.grammar.decoding.items import OVERSHOOT, Item, ItemFormat, ItemsGrammar
 from photonlite.request import Token
 
 END = 100
@@ -79,7 +79,9 @@ def test_every_random_answer_is_json_with_numbers_in_range(numbers: int) -> None
             tuple(min(value, bound) for value, bound in zip(one["box"], bounds, strict=True)) for one in read
         ]
         for one in read:
-            assert all(len(str(value)) <= len(str(bound)) for value, bound in zip(one["box"], bounds, strict=True))
+            for value, bound in zip(one["box"], bounds, strict=True):
+                assert value <= OVERSHOOT * bound
+                assert len(str(value)) <= len(str(bound))
         assert all(0 < item.score < 1 for item in items)
     assert ends == {"stop", "max_objects"}
 
@@ -112,6 +114,29 @@ def test_a_number_above_the_bound_counts_as_the_bound() -> None:
     tokens = write(grammar, OPEN, *box(1203, 999), CLOSE, LABEL, STOP, END)
 
     assert grammar.read(tokens) == [Item((1000, 999), 1.0)]
+
+
+def test_a_number_ends_before_it_exceeds_twice_its_bound() -> None:
+    grammar = ItemsGrammar(form(2), (1000, 640), 40, 3)
+
+    write(grammar, OPEN, *number(341))
+    assert grammar.run == (COMMA,)
+    write(grammar, COMMA, *number(12))
+    assert grammar.allowed.ids == (*DIGITS, CLOSE)
+
+    grammar = ItemsGrammar(form(2), (1000, 640), 40, 3)
+    write(grammar, OPEN, *number(200))
+    assert grammar.allowed.ids == (DIGITS[0], COMMA)
+
+
+def test_digits_that_may_not_stand_do_not_count_towards_the_mass_of_a_number() -> None:
+    grammar = ItemsGrammar(form(2), (1000, 1000), 60, 3)
+    tokens = write(grammar, OPEN, *number(200))
+    tokens.append(Token(DIGITS[0], scores=(0.5, 0.5)))  # a fourth digit, or the end of the number
+    grammar.accept(tokens[-1])
+    tokens += write(grammar, COMMA, *number(7), CLOSE, LABEL, STOP, END)
+
+    assert grammar.read(tokens) == [Item((1000, 7), pytest.approx(math.sqrt(0.5)))]
 
 
 def test_the_same_format_serves_any_bounds() -> None:
@@ -258,8 +283,10 @@ def test_a_list_expects_what_follows_a_number_that_the_next_digit_completes() ->
 @pytest.mark.parametrize(
     ("bound", "digits", "expected"),
     [
-        (1000, "34", ()),  # a third digit, which need not be the last
-        (1000, "341", (BOX,)),  # it ends: no digit may follow within the bound
+        (1000, "34", (COMMA, BOX)),  # the third digit, behind which no fourth may stand
+        (1000, "15", ()),  # a third digit, which need not be the last: 1500 is near enough to the bound
+        (1000, "150", (BOX,)),  # it ends: no digit may follow within the bound
+        (1000, "341", (BOX,)),
         (1000, "100", (COMMA, BOX)),  # the fourth digit of 1000
         (640, "7", ()),
         (640, "70", (BOX,)),
