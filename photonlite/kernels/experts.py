@@ -45,9 +45,9 @@ class GroupTiling:
 def tiling_in(tokens: int, experts: int, ranks: int, *, fp8: bool) -> GroupTiling:
     """Choose for `experts_in`, whose programs read two rows of weights for each result."""
     if tokens == 1:
-        return GroupTiling(1, 8 if fp8 else 4, 1024, 4, 1)
+        return GroupTiling(1, 8, 512, 4, 1) if fp8 else GroupTiling(1, 4, 1024, 4, 1)
     if tokens <= FEW:
-        return GroupTiling(16, 32, 256 if fp8 else 128, 4, 4)
+        return GroupTiling(16, 64, 128, 4, 3) if fp8 and tokens > 16 else GroupTiling(16, 32, 128, 4, 4)
     rows = _rows(tokens, experts, ranks)
     return GroupTiling(rows, 128, 64, 8, 3) if rows >= 64 else GroupTiling(rows, 64, 128, 4, 3)
 
@@ -55,9 +55,9 @@ def tiling_in(tokens: int, experts: int, ranks: int, *, fp8: bool) -> GroupTilin
 def tiling_out(tokens: int, experts: int, ranks: int, *, fp8: bool) -> GroupTiling:
     """Choose for `experts_out`."""
     if tokens == 1:
-        return GroupTiling(1, 16 if fp8 else 8, 1024, 4, 1)
+        return GroupTiling(1, 8, 1024, 4, 1)
     if tokens <= FEW:
-        return GroupTiling(16, 64, 256 if fp8 else 128, 4, 4)
+        return GroupTiling(16, 64, 128, 4, 3 if fp8 else 4)
     rows = _rows(tokens, experts, ranks)
     return GroupTiling(rows, 128, 64, 8, 4) if rows >= 64 else GroupTiling(rows, 64, 128, 4, 4)
 
