@@ -12,7 +12,7 @@ import photonlite
 from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, RequestCancelledError, StepError
 from photonlite.request import Token
-from photonlite.scheduler import fifo
+from photonlite.scheduler import images as scheduler_images
 from photonlite.scheduler.limits import LaunchModel, RunCost
 from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
@@ -447,7 +447,7 @@ def test_the_shipped_checkpoint_answers_the_same() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_parts_of_a_card_answer_the_same(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings")
-    monkeypatch.setattr(fifo, "parts_pay", lambda *_: True)  # the model's answers are too short for it
+    monkeypatch.setattr(scheduler_images, "parts_pay", lambda *_: True)  # the model's answers are too short for it
     images = [make_image(number, (300, 200)) for number in range(12)]
     parts: Any = {"encoding": "beside", "encode_sms": 68}
     boxes, texts = [], []
