@@ -34,7 +34,7 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int
     quantised, else the columns that share a scale: those of int4 are a step on tensor cores, those of 8 bits hold one.
     """
     if group and rows == 1:
-        return _quantised_tiling_of_one(group, ins)
+        return _quantised_tiling_of_one(outs, group, ins)
     if group:
         return _quantised_tiling(rows, outs, ins, group, gated=gated)
     if rows == 1:
@@ -66,18 +66,24 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
 
 
 def _quantised_tiling(rows: int, outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose for several rows: 8 bits by measurement on an H100, int4 as its first kernel was fastest."""
+    """Choose for several rows, by measurement on an H200; int4 of more than 16 rows as its first kernel was fastest."""
     tiles, most = -(-outs // 64), 1 if gated else max(1, min(4, ins // 512))
-    if group <= GROUP:
+    if group <= GROUP:  # int4, whose steps are groups
+        if rows <= 16 and tiles >= _PROGRAMS:
+            return Tiling(64, group, most, 4, 6, 3)
         return Tiling(64, group, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
     parts, step = min(most, -(-112 // tiles)), 256 if rows <= 32 and group % 256 == 0 else GROUP
-    return Tiling(64, step, parts, 2 if rows <= 16 and parts > 1 else 4, 4, 2)
+    if rows <= 16 or gated:
+        return Tiling(64, step, parts, 4, 4, 2)
+    if parts > 1:
+        return Tiling(64, GROUP, parts, 4, 6, 3)
+    return Tiling(128, step, 1, 8, 4) if rows <= 32 else Tiling(64, step, 1, 4, 4, 2)
 
 
-def _quantised_tiling_of_one(group: int, ins: int) -> Tiling:
-    """Choose by measurement on an H100, int4 as its first kernel was fastest. Steps lie in one group of 8 bits."""
+def _quantised_tiling_of_one(outs: int, group: int, ins: int) -> Tiling:
+    """Choose by measurement on an H200. Steps of 8 bits lie in one group."""
     if group <= GROUP:  # int4, whose steps may have several groups
-        return Tiling(4, 2048, 1, 4, 0)
+        return Tiling(8, 512, 1, 1, 0) if outs > 4096 else Tiling(4, 2048, 1, 4, 0)
     # Steps of 2,048 columns were 16 us quicker in an fp8 step, but int8 then spills registers with Triton 3.9.
     return Tiling(8, 1024 if group == ins else min(1024, group & -group), 1, 4, 0)
 
