@@ -22,7 +22,7 @@ them up in a fixed order, so that results do not depend on which one that was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
