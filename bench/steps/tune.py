@@ -7,6 +7,7 @@ and 4 bits: `--shape moondream2 --weights fp8 --context 850`.
 
 import argparse
 import contextlib
+import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -56,32 +57,48 @@ SEVERAL = [
     *(Tiling(128, 128, parts, 8, 4) for parts in (1, 2)),
 ]
 SINGLE_8 = _single(
-    (2, 2048, 2),
     (4, 1024, 2),
-    (4, 2048, 2),
+    (4, 1024, 4),
     (4, 2048, 4),
+    (4, 2048, 8),
+    (8, 512, 1),
+    (8, 512, 2),
+    (8, 1024, 2),
     (8, 1024, 4),
     (8, 2048, 4),
-    (8, 2048, 8),
     (16, 1024, 4),
-    (16, 1024, 8),
-)
-SINGLE_4 = _single(
-    (4, 2048, 2),
-    (4, 2048, 4),
-    (8, 1024, 1),
-    (8, 1024, 2),
-    (8, 2048, 2),
-    (8, 2048, 4),
-    (16, 1024, 2),
     (16, 2048, 4),
     (16, 2048, 8),
 )
-SEVERAL_QUANTISED = [
-    *(Tiling(64, 128, parts, 4, 5, 2) for parts in (1, 2, 4)),
-    *(Tiling(64, 128, parts, 8, 5) for parts in (1, 2)),
-    *(Tiling(32, 128, parts, 4, 6, 3) for parts in (1, 2, 4)),
-    *(Tiling(128, 128, parts, warps, 4) for parts in (1, 2, 4) for warps in (4, 8)),
+SINGLE_4 = _single(
+    (4, 1024, 2),
+    (4, 2048, 1),
+    (4, 2048, 2),
+    (4, 2048, 4),
+    (8, 512, 1),
+    (8, 512, 2),
+    (8, 1024, 2),
+    (8, 1024, 4),
+    (8, 2048, 2),
+    (8, 2048, 4),
+    (16, 1024, 4),
+    (16, 2048, 4),
+)
+SEVERAL_8 = [
+    *(Tiling(32, 256, parts, 2, 4, 4) for parts in (1, 2, 4)),
+    *(Tiling(32, 128, parts, 2, 6, 5) for parts in (1, 2, 4)),
+    *(Tiling(64, 256, parts, 4, 4, 2) for parts in (1, 2, 4)),
+    *(Tiling(64, 256, parts, 2, 4, 2) for parts in (1, 4)),
+    *(Tiling(64, 128, parts, 4, 6, 3) for parts in (1, 2, 4)),
+    *(Tiling(128, 128, parts, 8, 5, 2) for parts in (1, 4)),
+    Tiling(128, 256, 1, 8, 4),
+    Tiling(16, 512, 1, 1, 3, 6),
+]
+SEVERAL_4 = [
+    *(Tiling(32, 128, parts, warps, 6, 4) for parts in (1, 2, 4) for warps in (2, 4)),
+    *(Tiling(64, 128, parts, warps, 6, 3) for parts in (1, 2, 4) for warps in (2, 4)),
+    *(Tiling(128, 128, parts, 8, 5, 2) for parts in (1, 4)),
+    Tiling(16, 128, 1, 1, 8, 8),
 ]
 ATTENTION_FEW = [
     *(AttentionConfig(16, parts, 1, 5, ahead, dot=True) for parts in (12, 16, 24, 32, 40) for ahead in (0, 64)),
@@ -180,8 +197,8 @@ def _parallel_candidates(model: MoondreamModel, streams: int) -> dict[str, tuple
     block = model.packed_blocks[0]
     products = SINGLE if streams == 1 else SEVERAL
     if not isinstance(block.w_in, Tensor):
-        few = SINGLE_4 if block.w_in.precision == "int4" else SINGLE_8
-        products = few if streams == 1 else SEVERAL_QUANTISED
+        few, many = (SINGLE_4, SEVERAL_4) if block.w_in.precision == "int4" else (SINGLE_8, SEVERAL_8)
+        products = few if streams == 1 else many
     found: dict[str, tuple[int, int, Sequence[Any]]] = {
         "in": (*block.w_in.shape, products),
         "out": (*block.w_out.shape, products),
@@ -204,36 +221,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=170.0, help="begin no candidate after so many seconds")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--workers", type=int, default=0, help="processes that compile all candidates first")
     options = parser.parse_args(arguments)
     device = resolve_device(options.device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     begun, clock = time.perf_counter(), Clock(device)
-    subject = make_subject(SHAPES[options.shape], device, dtype, tiny=options.tiny, weights=options.weights)
+    _compile_all(options, device)
+    subject = _subject(options, device)
     found: list[list[str]] = []
     for streams in options.streams:
         rows = Rows(subject, streams, options.context)
         usual = clock.measure(rows.fused, rounds=options.rounds, graphed=True).median
         print(f"{streams} streams: {1e3 * usual:.3f} ms", flush=True)
-        for name, (outs, ins, choices) in candidates(subject, streams).items():
-            if options.only and name not in options.only:
+        times: dict[str, list[tuple[float, Any]]] = {}
+        for name, outs, ins, choice in _candidates(options, subject, streams):
+            if time.perf_counter() - begun > options.seconds:
+                break
+            try:
+                with divided(name, outs, ins, choice):
+                    seconds = clock.measure(rows.fused, rounds=options.rounds, graphed=True).median
+            except Exception as error:  # a candidate that does not fit the card
+                print(f"  {name}: {choice}: {type(error).__name__}: {error!s:.200}", flush=True)
                 continue
-            times: list[tuple[float, Any]] = []
-            for choice in choices:
-                if time.perf_counter() - begun > options.seconds:
-                    break
-                try:
-                    with divided(name, outs, ins, choice):
-                        times.append((clock.measure(rows.fused, rounds=options.rounds, graphed=True).median, choice))
-                except Exception as error:  # a candidate that does not fit the card
-                    print(f"  {name}: {choice}: {type(error).__name__}: {error!s:.200}", flush=True)
-                    continue
-                print(f"  {name}: {1e3 * times[-1][0]:.3f} ms with {choice}", flush=True)
-            for seconds, choice in sorted(times, key=lambda one: one[0])[:3]:
+            times.setdefault(name, []).append((seconds, choice))
+            print(f"  {name}: {1e3 * seconds:.3f} ms with {choice}", flush=True)
+        for name, measured in times.items():
+            for seconds, choice in sorted(measured, key=lambda one: one[0])[:3]:
                 gain = 1e6 * (usual - seconds)
                 found.append([str(streams), name, f"{1e3 * seconds:.3f}", f"{gain:.1f}", str(choice)])
     head = ["streams", "kernel", "step (ms)", "gain (us)", "divided as"]
     print(f"\n{options.shape}, weights {options.weights}\n\n{table(head, found)}\n", flush=True)
     return 0
+
+
+def _subject(options: argparse.Namespace, device: torch.device) -> Subject:
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    return make_subject(SHAPES[options.shape], device, dtype, tiny=options.tiny, weights=options.weights)
+
+
+def _candidates(options: argparse.Namespace, subject: Subject, streams: int) -> list[tuple[str, int, int, Any]]:
+    """Return each kernel that is asked for, rows and columns of its weight, and one way to divide it."""
+    return [
+        (name, outs, ins, choice)
+        for name, (outs, ins, choices) in candidates(subject, streams).items()
+        for choice in choices
+        if not options.only or name in options.only
+    ]
+
+
+def _compile_all(options: argparse.Namespace, device: torch.device) -> None:
+    """Compile candidates in processes of their own, each some of them: Triton keeps what it compiles on disk."""
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_compile, args=(options, device, i)) for i in range(options.workers)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+@torch.inference_mode()
+def _compile(options: argparse.Namespace, device: torch.device, index: int) -> None:
+    subject = _subject(options, device)
+    for streams in options.streams:
+        rows = Rows(subject, streams, options.context)
+        for name, outs, ins, choice in _candidates(options, subject, streams)[index :: options.workers]:
+            # One that does not fit is reported where it is measured.
+            with contextlib.suppress(Exception), divided(name, outs, ins, choice):
+                rows.fused()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ them up in a fixed order, so that results do not depend on which one that was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,14 +36,17 @@ from photonlite.kernels.reference.row_adapters import RowTerms
 from photonlite.kernels.row_adapters import expansion
 from photonlite.kernels.tilings import SEVERAL, Tiling, fitted
 from photonlite.kernels.triton_utils import (
+    INTERPRETED,
     arrival_counters,
     dependent_launch,
     has_triton,
     power_of_2,
     shared_memory,
+    tl_dtype,
     use_triton,
 )  # fmt: skip
 
+_LEAST_WIDTH, _LEAST_QUANTISED = 16, 8  # rows that a product on tensor cores has at least
 MAX_ROWS = 64  # rows that the kernels take: beyond them a product is no longer bound by the reading of weights
 
 
@@ -81,9 +84,9 @@ def small_batch_gemm(
     """
     if not supported(x, weight):
         return reference.small_batch_gemm(x, dense(weight, x.dtype), bias, norm=norm, gelu=gelu)
-    if norm is not None:
-        x = normalise(x, norm)
     result = x.new_empty(len(x), len(weight))
+    if norm is not None:
+        x = normalise(x, norm, input_dtype(weight, x.dtype))
     run_product(x, weight, bias, raw=result, activated=result, split=0 if gelu else len(weight))
     return result
 
@@ -104,7 +107,7 @@ def linear_in(
         reference.linear_in(x, dense(weight, x.dtype), bias, norm, raw, activated, added)
         return
     own_norm = None if stats is None or norm is None else (stats, *norm)
-    rows = x if own_norm is not None or norm is None else normalise(x, norm)
+    rows = x if own_norm is not None or norm is None else normalise(x, norm, input_dtype(weight, x.dtype))
     run_product(
         rows, weight, bias,
         raw=raw, activated=activated, split=raw.shape[1], norm=own_norm, announces=handshake, added=added,
@@ -148,11 +151,20 @@ def linear_into(
     )  # fmt: skip
 
 
-def normalise(x: Tensor, norm: tuple[Tensor, Tensor | None, float]) -> Tensor:
+def input_dtype(weight: Weight, dtype: torch.dtype) -> torch.dtype:
+    """Return the type in which the kernels take the inputs of a weight fastest, in a model of type `dtype`.
+
+    One instruction makes two numbers in float16 of two in 8 bits; bfloat16 takes four. Norms, attention and GELU fit
+    into float16, whose numbers are the more exact ones.
+    """
+    return dtype if isinstance(weight, Tensor) or dtype != torch.bfloat16 else torch.float16
+
+
+def normalise(x: Tensor, norm: tuple[Tensor, Tensor | None, float], dtype: torch.dtype | None = None) -> Tensor:
     """Return the norm (weight, bias, eps) of a few rows ``[M, K]``, RMS without a bias; the arithmetic is float32."""
     rows, width = x.shape
     weight, bias, eps = norm
-    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    out = torch.empty(rows, width, dtype=dtype or x.dtype, device=x.device)
     row_kernels.normalise_kernel[(rows,)](
         x, weight, weight if bias is None else bias, out, width, x.stride(0), eps,
         WIDTH=power_of_2(width), CENTRED=bias is not None, num_warps=4, **dependent_launch(x),
@@ -214,10 +226,11 @@ def run_product(
     tiling = tiling or tilings.tiling_of(
         rows if added is None else max(rows, SEVERAL), outs, ins, gated=gated, group=group
     )
-    width, late = max(16, power_of_2(rows)), awaits.late if awaits is not None else 0
+    width = max(_LEAST_QUANTISED if group else _LEAST_WIDTH, power_of_2(rows))
+    late = awaits.late if awaits is not None else 0
     if tiling.stages:
-        fit = fitted(tiling, width, x.element_size(), shared_memory(x))
-        tiling = replace(fit, ins=tiling.ins) if group else fit  # a step is a group; its bytes are half of that or less
+        bits = {"full": 16, "int4": 4}.get(_format(weight), 8)
+        tiling = fitted(tiling, width, x.element_size(), shared_memory(x), weight_bits=bits)
     if group and not _goes_with(tiling, weight, late):
         raise ValueError(f"a weight with groups of {group} columns, {late} of them late, does not go with {tiling}")
     values, scale, shift = _stored(weight)
@@ -250,8 +263,10 @@ def run_product(
         "num_warps": tiling.warps,
         **dependent_launch(x),
     }
-    offset = x if bias is None else bias
+    offset, kind = x if bias is None else bias, tl_dtype(x.dtype)
     if tiling.stages:
+        if _format(weight) == "int4":
+            x, values = x.view(torch.int32), values.view(torch.int16)  # two numbers, and four
         partial, counters = x, x
         if tiling.parts > 1:
             partial = torch.empty(tiling.parts, width, programs * tiling.outs, dtype=torch.float32, device=x.device)
@@ -263,7 +278,7 @@ def run_product(
             terms,
             FORMAT=_format(weight), GROUP=group, TILES_IN=tiles, TILES=power_of_2(tiles),
             ROWS=width, PARTS=tiling.parts, STAGES=tiling.stages,
-            AHEAD=tiling.ahead, **sizes, **constants,
+            AHEAD=tiling.ahead, KIND=kind, ASM=not INTERPRETED, **sizes, **constants,
         )  # fmt: skip
         return
     if rows != 1:

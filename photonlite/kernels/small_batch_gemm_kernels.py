@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from photonlite.kernels.int4_kernels import base, int4_step, int4_words, raised
+from photonlite.kernels.int4_kernels import int4_product, int4_step, int4_words
 from photonlite.kernels.row_adapters_kernels import add_terms, prefetch_terms
 from photonlite.kernels.triton_utils import tl, triton
 
@@ -121,7 +121,10 @@ def _finish(
         tl.store(cell, rounded, mask=inside & (n < split)[:, None])
         if ACT == "gelu":
             target = activated + m[None, :] * activated_stride + (n - split)[:, None]
-            tl.store(target, _gelu(total).to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
+            value = _gelu(total)
+            if activated.dtype.element_ty == tl.float16:
+                value = tl.minimum(value, 65504.0)
+            tl.store(target, value.to(activated.dtype.element_ty), mask=inside & (n >= split)[:, None])
 
 
 @triton.jit
@@ -129,43 +132,56 @@ def _fold(
     total: tl.tensor, x: tl.tensor, row: tl.tensor, scale: tl.tensor, shift: tl.tensor, m: tl.tensor, rows: tl.tensor,
     x_stride: tl.tensor, first: tl.tensor,
     stop: tl.constexpr, SHARE: tl.constexpr, EVEN: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
-    FORMAT: tl.constexpr, GROUP: tl.constexpr,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, ASM: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Add the product over columns from `first` on, `SHARE` of them but none from `stop` on, to ``total [N, M]``.
 
     Scales begin at `scale [N]`; where a row is one group, sums are left to be scaled. Other steps lie in one group, and
-    those of int4 are one: their columns in the low halves of bytes are multiplied, then those in the high ones.
+    those of int4 are one, see `int4_product`. Scales are loaded one step ahead.
     """
-    half: tl.constexpr = STEP // 2 if FORMAT == "int4" else STEP
+    # Columns of an element of the weight and of the input: words of int4 are of 16 bits, and inputs come in twos.
+    packed: tl.constexpr = 4 if FORMAT == "int4" else 1
+    joined: tl.constexpr = 2 if FORMAT == "int4" else 1
+    slope, offset = _load_scales(scale, shift, first, stop, FORMAT, GROUP)
     for step in tl.range(0, SHARE, STEP, num_stages=STAGES):
         start = first + step
-        k = start + tl.arange(0, half)[None, :]
-        byte = k - start // 2 if FORMAT == "int4" else k
-        place = x + m[:, None] * x_stride + k
+        next_slope, next_offset = _load_scales(scale, shift, start + STEP, stop, FORMAT, GROUP)
+        k = tl.arange(0, STEP // packed)[None, :]
+        place = x + m[:, None] * x_stride + (start // joined + k)
+        there = start + k * packed < stop
         known = (m < rows)[:, None]
         if EVEN:
-            w = tl.load(row + byte)  # [N, K]
-            a = tl.load(place, mask=known, other=0.0)  # [M, K]
+            w = tl.load(row + (start // packed + k))  # [N, K]
         else:
-            known = known & (k < stop)
-            w = tl.load(row + byte, mask=k < stop, other=0.0)
-            a = tl.load(place, mask=known, other=0.0)
-        if FORMAT != "full" and FORMAT != "int4":
-            w = w.to(tl.float32) if w.dtype.is_fp8() else w  # cards are slow at converting float16 to bfloat16
-        group = tl.minimum(start, stop - 1) // GROUP if GROUP else 0  # behind the end inputs are zeros
+            known = known & there
+            w = tl.load(row + (start // packed + k), mask=there, other=0)
+        a = tl.load(place, mask=known, other=0)  # [M, K]
         if FORMAT == "int4":
-            b = tl.load(place + half, mask=known, other=0.0)
-            part = tl.dot(raised(w >> 4, a), tl.trans(b), tl.dot(raised(w & 15, a), tl.trans(a)))
-            sums = tl.sum(a.to(tl.float32), axis=1) + tl.sum(b.to(tl.float32), axis=1)  # [M]
-            slope = tl.load(scale + group).to(tl.float32)
-            offset = tl.load(shift + group).to(tl.float32) - slope * base(a)
-            total += part * slope[:, None] + offset[:, None] * sums[None, :]
-        elif FORMAT == "groups":
-            slope = tl.load(scale + group).to(tl.float32)
-            total += tl.dot(w.to(a.dtype), tl.trans(a)) * slope[:, None]
+            b = tl.load(place + STEP // 4, mask=known, other=0)
+            total += int4_product(w, a, b, slope, offset, KIND, ASM)
         else:
-            total = tl.dot(w.to(a.dtype), tl.trans(a), total)
+            if a.dtype == tl.bfloat16 and w.dtype.is_fp8():
+                w = w.to(tl.float32)  # cards are slow at converting float16 to bfloat16
+            if FORMAT == "groups":
+                total += tl.dot(w.to(a.dtype), tl.trans(a)) * slope[:, None]
+            else:
+                total = tl.dot(w.to(a.dtype), tl.trans(a), total)
+        slope, offset = next_slope, next_offset
     return total
+
+
+@triton.jit
+def _load_scales(
+    scale: tl.tensor, shift: tl.tensor, start: tl.tensor, stop: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Load slopes and offsets ``[N]`` of the group of a step; behind the end, where inputs are zeros, of the last."""
+    slope, offset = 0.0, 0.0
+    if FORMAT == "groups" or FORMAT == "int4":
+        group = tl.minimum(start, stop - 1) // GROUP
+        slope = tl.load(scale + group).to(tl.float32)
+        if FORMAT == "int4":
+            offset = tl.load(shift + group).to(tl.float32)
+    return slope, offset
 
 
 @triton.jit
@@ -181,14 +197,14 @@ def product_kernel(
     GROUP: tl.constexpr, TILES_IN: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, OUTS: tl.constexpr,
     STEP: tl.constexpr, PARTS: tl.constexpr,
     STAGES: tl.constexpr, AHEAD: tl.constexpr, SLOTS: tl.constexpr, RANK: tl.constexpr, CHUNK: tl.constexpr,
-    PDL: tl.constexpr,
+    KIND: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Multiply weight rows `program_id(0)` with part `program_id(1)` of the columns; the last to arrive finishes.
 
     The first `LATE` columns of the input are written by the kernel in front, the others by an earlier one that has
     announced its end: a program takes its part of those first. `FORMAT` is that of the weight: "full", or "int4",
-    "groups" or "rows" of 8 bits. `added` are terms of adapters, which the kernel in front has multiplied with A;
-    empty without adapters.
+    "groups" or "rows" of 8 bits; `KIND` is the type of the input. `added` are terms of adapters, which the kernel in
+    front has multiplied with A; empty without adapters.
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     n = _weight_rows(tile, outs, OUTS, ACT)
@@ -215,14 +231,14 @@ def product_kernel(
     total = tl.zeros([OUTS, ROWS], tl.float32)
     total = _fold(
         total, x, row, slopes, offsets, m, rows, x_stride, LATE + part * early, INS,
-        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
+        early, (INS - LATE) % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP, KIND, ASM,
     )  # fmt: skip
     if AWAITED > 0:
         if PDL:
             tl.extra.cuda.gdc_wait()
         total = _fold(
             total, x, row, slopes, offsets, m, rows, x_stride, part * late, LATE,
-            late, LATE % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP,
+            late, LATE % (STEP * PARTS) == 0, STEP, STAGES, FORMAT, GROUP, KIND, ASM,
         )  # fmt: skip
     if FORMAT == "rows":
         total *= tl.load(slopes).to(tl.float32)[:, None]
@@ -299,27 +315,22 @@ def single_kernel(
     squares = tl.zeros([1, 1], tl.float32)
     if NORM == "squares":
         squares = _load_squares(stats, tl.arange(0, 1), 1, TILES_IN, TILES)
-    total = tl.zeros(w.shape, tl.float32)
-    for step in tl.static_range(LATE, INS, STEP):
-        if step > LATE:
-            w = _single_weights(row, step, INS, STEP, FORMAT, GROUP)
-        total += _single_step(
-            w, x, gain, shift, mean, scale, slopes, offsets, step, INS, STEP, FORMAT, GROUP, NORM == "moments"
-        )  # fmt: skip
+    # Weights of 16 bits begin with zeros: registers spill on an RTX 3090 where they begin with the first product.
+    nothing = tl.zeros(w.shape, tl.float32) if FORMAT == "full" else None
+    total = _single_fold(
+        nothing, w, row, x, gain, shift, mean, scale, slopes, offsets, LATE, INS, STEP, FORMAT, GROUP,
+        NORM == "moments",
+    )  # fmt: skip
     if AWAITED > 0:
         v = _single_weights(row, 0, LATE, STEP, FORMAT, GROUP)
         if PDL:
             tl.extra.cuda.gdc_wait()
-        for step in tl.static_range(0, LATE, STEP):
-            if step > 0:
-                v = _single_weights(row, step, LATE, STEP, FORMAT, GROUP)
-            total += _single_step(
-                v, x, gain, shift, mean, scale, slopes, offsets, step, LATE, STEP, FORMAT, GROUP, NORM == "moments"
-            )  # fmt: skip
+        total = _single_fold(
+            total, v, row, x, gain, shift, mean, scale, slopes, offsets, 0, LATE, STEP, FORMAT, GROUP,
+            NORM == "moments",
+        )  # fmt: skip
     # One axis after the other: the sum of a reshaped tensor is garbage for four rows and fewer (Triton 3.6, H100).
-    if FORMAT == "int4":
-        total = tl.sum(total, axis=2)
-    sums = tl.sum(total, axis=1)[:, None]
+    sums = (tl.sum(total, axis=1) if FORMAT == "full" else tl.sum(total, axis=0))[:, None]
     if FORMAT == "rows":
         sums *= tl.load(slopes).to(tl.float32)
     if NORM == "squares":
@@ -333,16 +344,46 @@ def single_kernel(
 
 
 @triton.jit
+def _single_fold(
+    total: tl.tensor, w: tl.tensor, row: tl.tensor, x: tl.tensor, gain: tl.tensor, shift: tl.tensor, mean: tl.tensor,
+    scale: tl.tensor, slopes: tl.tensor, offsets: tl.tensor,
+    first: tl.constexpr, stop: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
+    NORM: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Add the products of columns from `first` on, whose weights begin with `w`, to ``total``, if there is one."""
+    for step in tl.static_range(first, stop, STEP):
+        if step > first:
+            w = _single_weights(row, step, stop, STEP, FORMAT, GROUP)
+        part = _single_step(w, x, gain, shift, mean, scale, slopes, offsets, step, stop, STEP, FORMAT, GROUP, NORM)
+        total = part if total is None else total + part
+    return total
+
+
+@triton.jit
 def _single_weights(
     row: tl.tensor, start: tl.constexpr, stop: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Load columns of some rows of a weight, ``[N, STEP]``; for int4 see `int4_words`."""
+    """Load columns of some rows of a weight, ``[N, STEP]``, or of 8 bits ``[STEP / 8, N, 8]``; see `int4_words`."""
     if FORMAT == "int4":
-        return int4_words(row, start, stop, STEP, GROUP)
+        return int4_words(row, start, stop, STEP)
     else:
-        k = start + tl.arange(0, STEP)[None, :]
-        return tl.load(row + k, mask=k < stop, other=0.0)
+        k = _columns(start, STEP, FORMAT)
+        places = row + k if FORMAT == "full" else tl.trans(row)[:, :, None] + k
+        return tl.load(places, mask=k < stop, other=0.0)
+
+
+@triton.jit
+def _columns(start: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr) -> tl.tensor:
+    """Return the columns of a step, ``[1, STEP]``, of weights of 8 bits ``[STEP / 8, 1, 8]``.
+
+    A thread then loads eights of the same columns of all rows, and of the input, and adds up their products at once.
+    With weights of 16 bits registers spill that way.
+    """
+    if FORMAT == "full":
+        return start + tl.arange(0, STEP)[None, :]
+    else:
+        return start + tl.arange(0, STEP // 8)[:, None, None] * 8 + tl.arange(0, 8)[None, None, :]
 
 
 @triton.jit
@@ -352,14 +393,18 @@ def _single_step(
     start: tl.constexpr, stop: tl.constexpr, STEP: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
     NORM: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return the products of what `_single_weights` has loaded with the only row, in float32, to be summed up."""
+    """Return products of what `_single_weights` has loaded with the only row, in float32, to be summed up."""
     if FORMAT == "int4":
         return int4_step(w, x, gain.dtype.element_ty, slopes, offsets, start, stop, STEP, GROUP)
     else:
-        a = _input(x, gain, shift, mean, scale, start + tl.arange(0, STEP), stop, NORM)[None, :]
+        a = _input(x, gain, shift, mean, scale, _columns(start, STEP, FORMAT), stop, NORM)
+        if FORMAT == "full":
+            products = w.to(tl.float32) * a.to(x.dtype.element_ty).to(tl.float32)
+        else:
+            products = tl.sum(w.to(tl.float32) * a, axis=2)
         if FORMAT == "groups":  # of which a step has one
-            a = a * tl.load(slopes + min(start, stop - 1) // GROUP).to(tl.float32)
-        return w.to(tl.float32) * a
+            products *= tl.trans(tl.load(slopes + min(start, stop - 1) // GROUP).to(tl.float32))
+        return products
 
 
 @triton.jit
@@ -372,5 +417,5 @@ def _input(
     if NORM:
         g = tl.load(gain + k, mask=k < stop, other=0.0).to(tl.float32)
         b = tl.load(shift + k, mask=k < stop, other=0.0).to(tl.float32)
-        a = ((a - mean) * scale * g + b).to(x.dtype.element_ty).to(tl.float32)
+        a = (a - mean) * scale * g + b
     return a

@@ -34,7 +34,7 @@ def tiling_of(rows: int, outs: int, ins: int, *, gated: bool = False, group: int
     quantised, else the columns that share a scale: those of int4 are a step on tensor cores, those of 8 bits hold one.
     """
     if group and rows == 1:
-        return _quantised_tiling_of_one(outs, ins, group, gated=gated)
+        return _quantised_tiling_of_one(outs, group, ins)
     if group:
         return _quantised_tiling(rows, outs, ins, group, gated=gated)
     if rows == 1:
@@ -66,35 +66,39 @@ def _tiling_of_one(outs: int, ins: int, *, gated: bool) -> Tiling:
 
 
 def _quantised_tiling(rows: int, outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose for several rows by measurement on an H100; int4 was compared while the card did other work too.
+    """Choose for several rows, by measurement on an H200; int4 of more than 16 rows as its first kernel was fastest."""
+    tiles, most = -(-outs // 64), 1 if gated else max(1, min(4, ins // 512))
+    if group <= GROUP:  # int4, whose steps are groups
+        if rows <= 16 and tiles >= _PROGRAMS:
+            return Tiling(64, group, most, 4, 6, 3)
+        return Tiling(64, group, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
+    parts, step = min(most, -(-112 // tiles)), 256 if rows <= 32 and group % 256 == 0 else GROUP
+    if rows <= 16 or gated:
+        return Tiling(64, step, parts, 4, 4, 2)
+    if parts > 1:
+        return Tiling(64, GROUP, parts, 4, 6, 3)
+    return Tiling(128, step, 1, 8, 4) if rows <= 32 else Tiling(64, step, 1, 4, 4, 2)
 
-    Up to 16 rows of 8-bit weights have programs of 32 outputs; others have 64.
-    """
-    step, most = min(group, 128), 1 if gated else max(1, min(4, ins // 512))
-    if rows <= 16 and group > GROUP:
-        tiles = -(-outs // 32)
-        return Tiling(32, step, min(most, -(-112 // tiles)), 4, 6, 3)
-    tiles = -(-outs // 64)
-    return Tiling(64, step, min(most, 4 if tiles < _PROGRAMS else 2), 4, 5 if rows <= 32 else 4, 2)
 
-
-def _quantised_tiling_of_one(outs: int, ins: int, group: int, *, gated: bool) -> Tiling:
-    """Choose by measurement on an H100, by the bytes of a tile. Steps lie in one group of 8 bits."""
+def _quantised_tiling_of_one(outs: int, group: int, ins: int) -> Tiling:
+    """Choose by measurement on an H200. Steps of 8 bits lie in one group."""
     if group <= GROUP:  # int4, whose steps may have several groups
-        return Tiling(4, 2048, 1, 4, 0)
-    step = 2048 if group == ins else min(2048, group & -group)
-    # With few outputs, programs of 8 rows are 3 % faster on an H100, but spill registers on an RTX 3090.
-    return Tiling(4 if gated or outs <= 4096 else 8, step, 1, 4, 0)
+        return Tiling(8, 512, 1, 1, 0) if outs > 4096 else Tiling(4, 2048, 1, 4, 0)
+    # Steps of 2,048 columns were 16 us quicker in an fp8 step, but int8 then spills registers with Triton 3.9.
+    return Tiling(8, 1024 if group == ins else min(1024, group & -group), 1, 4, 0)
 
 
-def fitted(tiling: Tiling, width: int, itemsize: int, shared: int) -> Tiling:
-    """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded."""
+def fitted(tiling: Tiling, width: int, itemsize: int, shared: int, *, weight_bits: int = 16) -> Tiling:
+    """Shrink a tensor-core tiling until its steps fit into `shared` bytes; `width` are the rows, padded.
+
+    Steps of weights in 4 bits are groups, which keep their columns.
+    """
     stages, ins = tiling.stages, tiling.ins
     room = (shared + _RESERVED) // tiling.together - _RESERVED - _SPARE
-    while stages * ins * (tiling.outs + width) * itemsize > room:
+    while stages * ins * (tiling.outs * weight_bits // 8 + width * itemsize) > room:
         if stages > 2:
             stages -= 1
-        elif ins > _LEAST_STEP:
+        elif ins > _LEAST_STEP and weight_bits > 4:
             ins //= 2
         else:
             raise ValueError(f"{shared} bytes of shared memory are too few for {tiling} and {width} rows")

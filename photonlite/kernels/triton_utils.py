@@ -41,7 +41,7 @@ else:
 
 LEAST_CAPABILITY = (8, 0)  # of cards that Triton supports
 _DEPENDENT_LAUNCH = (9, 0)
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def has_triton(device: torch.device) -> bool:
@@ -51,7 +51,7 @@ def has_triton(device: torch.device) -> bool:
 
 def use_triton(x: Tensor) -> bool:
     """Return whether operations on `x` run as Triton kernels: on a card, and on the CPU in Triton's interpreter."""
-    return has_triton(x.device) if x.is_cuda else HAS_TRITON and _INTERPRETED
+    return has_triton(x.device) if x.is_cuda else HAS_TRITON and INTERPRETED
 
 
 def dependent_launch(x: Tensor) -> dict[str, Any]:
@@ -59,6 +59,11 @@ def dependent_launch(x: Tensor) -> dict[str, Any]:
     if x.is_cuda and _capability(x.device) >= _DEPENDENT_LAUNCH:
         return {"PDL": True, "launch_pdl": True}
     return {"PDL": False}
+
+
+def tl_dtype(dtype: torch.dtype) -> Any:
+    """Return Triton's name of a type."""
+    return getattr(tl, str(dtype).removeprefix("torch."))
 
 
 def power_of_2(least: int) -> int:

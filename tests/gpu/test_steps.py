@@ -106,7 +106,7 @@ def test_other_ways_to_divide_a_kernel_are_tried_one_by_one(monkeypatch, capsys)
 @pytest.mark.parametrize("weights", ["fp8", "int4"])
 def test_products_with_quantised_weights_are_divided_in_other_ways(weights: str, monkeypatch, capsys) -> None:
     few = tune.SINGLE_8[:2]
-    for name in ("SINGLE_8", "SINGLE_4", "SEVERAL_QUANTISED", "ATTENTION_FEW"):
+    for name in ("SINGLE_8", "SINGLE_4", "SEVERAL_8", "SEVERAL_4", "ATTENTION_FEW"):
         monkeypatch.setattr(tune, name, few)
 
     given = ["--shape", "moondream2", "--weights", weights, "--streams", "1", "2"]
@@ -121,10 +121,11 @@ def test_products_with_quantised_weights_are_divided_in_other_ways(weights: str,
 
 
 def test_tilings_that_are_tried_go_with_the_weights_of_moondream_2() -> None:
-    for precision, singles in (("fp8", tune.SINGLE_8), ("int8", tune.SINGLE_8), ("int4", tune.SINGLE_4)):
+    of_8, of_4 = [*tune.SINGLE_8, *tune.SEVERAL_8], [*tune.SINGLE_4, *tune.SEVERAL_4]
+    for precision, tilings_of in (("fp8", of_8), ("int8", of_8), ("int4", of_4)):
         w_in = empty((14_336, 2048), precision, "meta")
         w_out = join_columns([empty((2048, columns), precision, "cpu") for columns in (2048, 8192)])
-        for tiling in (*singles, *tune.SEVERAL_QUANTISED):
+        for tiling in tilings_of:
             assert small_batch_gemm._goes_with(tiling, w_in, 0)
             assert small_batch_gemm._goes_with(tiling, w_out, 2048)
 

@@ -29,6 +29,15 @@ def test_a_card_without_enough_memory_is_named_with_its_bytes() -> None:
         fitted(Tiling(64, 64), 64, 2, 1000)
 
 
+def test_steps_of_8_bits_shrink_by_their_own_bytes_and_groups_of_4_bits_stay_whole() -> None:
+    wide = Tiling(64, 256, 1, 4, 4, 2)
+    assert fitted(wide, 8, 2, 232_448, weight_bits=8) == wide
+    assert fitted(wide, 8, 2, 232_448).stages == 3
+    assert fitted(wide, 64, 2, 101_376, weight_bits=8).ins == 64
+    with pytest.raises(ValueError, match="too few"):
+        fitted(Tiling(64, 128), 64, 2, 20_000, weight_bits=4)
+
+
 def test_programs_are_counted_with_their_parts() -> None:
     tiling = tiling_of(8, 2048, 10240)
     assert tiling.parts > 1

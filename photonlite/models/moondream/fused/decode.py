@@ -23,6 +23,7 @@ from photonlite.kernels.small_batch_gemm import (
     MAX_ROWS,
     Handshake,
     group_of,
+    input_dtype,
     is_single,
     linear_in,
     linear_into,
@@ -71,7 +72,7 @@ class FusedDecode:
         group = group_of(self._blocks[0].w_out)
         stats = self._statistics(x)
         qkv = x.new_empty(count, self._qkv)
-        cat = x.new_empty(count, inner)
+        cat = x.new_empty(count, inner, dtype=self._inside_dtype(x))
         attended, activated = cat[:, : self._attended], cat[:, self._attended :]
         for index in range(len(self._blocks)):
             keys, values = cache.layer(index)
@@ -83,6 +84,11 @@ class FusedDecode:
             )  # fmt: skip
             self._linear_out(index, cat, x, stats)
         return x
+
+    def _inside_dtype(self, x: Tensor) -> torch.dtype:
+        """Return the type of what the second product takes, which operations of PyTorch take as it is."""
+        weight = self._blocks[0].w_out
+        return input_dtype(weight, x.dtype) if supported(x, weight) else x.dtype
 
     def _statistics(self, x: Tensor) -> Tensor | None:
         """Return those of a single row whose norm is part of the products."""
