@@ -8,15 +8,21 @@ accepts a token, which is appended and passed to the sink.
 
 Python's garbage collector stops every thread while it walks the process's objects. How long that takes is measured with
 the shipped checkpoint loaded, in turns: as it is, and as in `photonlite serve`, which leaves out what was loaded.
+
+Threads of Python take turns. How long an answer takes beside some that are busy is measured with turns of 5 ms, which
+is Python's own interval, and with those that an engine asks for.
 """
 
 import argparse
+import contextlib
 import cProfile
 import gc
 import pstats
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import photonlite
@@ -54,6 +60,9 @@ NOTES = """\
 
 COLLECTIONS = """\
 - full collection: milliseconds for which all threads stand still; the range of the rounds in brackets."""
+
+TURNS = """\
+- busy threads: each runs Python for a third of its time, 10 ms at once. Rounds alternate."""
 
 
 class _Sink:
@@ -177,8 +186,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     page.put("Largest parts, text", table(["function", "calls a row", "share"], largest.parts(options.ticks)))
     page.put("How to read this", NOTES)
     page.put("Collections of garbage", f"{collections(options.rounds)}\n\n{COLLECTIONS}")
+    page.put("Turns of threads", f"{turns(4 * options.rounds)}\n\n{TURNS}")
     print(page)
     return 0
+
+
+def turns(rounds: int) -> str:
+    """Time answers beside busy threads, with Python's usual turns and with short ones; returns a table."""
+    found: dict[tuple[int, str], list[float]] = {}
+    with photonlite.load(device="cpu") as model:
+        intervals = {"5 ms": 5e-3, "as with an engine": sys.getswitchinterval()}
+        for threads in (0, 1, 3):
+            with busy_threads(threads):
+                for _ in range(rounds):
+                    for name, seconds in intervals.items():
+                        sys.setswitchinterval(seconds)
+                        start = time.perf_counter()
+                        model.query(question="How many?", settings={"max_tokens": 40})
+                        found.setdefault((threads, name), []).append(1e3 * (time.perf_counter() - start))
+    rows = []
+    for (threads, name), times in found.items():
+        ratio = statistics.median(times) / statistics.median(found[threads, "5 ms"])
+        rows.append([str(threads), name, f"{statistics.median(times):.1f}", f"{ratio:.2f}", f"{max(times):.1f}"])
+    return table(["busy threads", "turns", "an answer, median (ms)", "over 5 ms", "longest"], rows)
+
+
+@contextlib.contextmanager
+def busy_threads(count: int) -> Iterator[None]:
+    """Run threads for the time of a block, each of which runs Python for a third of its time, 10 ms at once."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.wait(0.02):
+            until = time.perf_counter() + 0.01
+            while time.perf_counter() < until:
+                sum(range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
 
 
 def collections(rounds: int) -> str:

@@ -1,7 +1,9 @@
-"""Python's garbage collector in a process that has to answer in time."""
+"""Python's garbage collector, and its threads, in a process that has to answer in time."""
 
 import contextlib
 import gc
+import sys
+import threading
 from collections.abc import Iterator
 
 _YOUNG = 10_000
@@ -27,3 +29,28 @@ def short_collections() -> Iterator[None]:
         gc.set_threshold(*before)
         if not frozen:  # what a caller has frozen stays so
             gc.unfreeze()
+
+
+_TURN_S = 5e-4
+_turns = threading.Lock()
+_before: list[float] = []  # intervals before each open block of `short_turns`
+
+
+@contextlib.contextmanager
+def short_turns() -> Iterator[None]:
+    """Let Python's threads take turns of half a millisecond, in place of five, while any block of any thread is open.
+
+    Only one thread runs Python at a time. An engine's gives way whenever it waits for the device, and comes back once
+    the running one gives way or its turn ends: beside busy threads that took several steps (`python -m bench.host`).
+    A shorter interval that is set already stays.
+    """
+    with _turns:
+        _before.append(sys.getswitchinterval())
+        sys.setswitchinterval(min(_TURN_S, _before[-1]))
+    try:
+        yield
+    finally:
+        with _turns:
+            before = _before.pop()  # blocks may end in any order: the last one left is the first one's
+            if not _before:
+                sys.setswitchinterval(before)

@@ -1,9 +1,13 @@
+import contextlib
 import gc
+import sys
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
-from photonlite.pauses import short_collections
+from photonlite import pauses
+from photonlite.pauses import short_collections, short_turns
 
 
 class Node:
@@ -43,3 +47,33 @@ def test_what_the_caller_has_frozen_stays_frozen() -> None:
         pass
 
     assert gc.get_freeze_count() >= frozen
+
+
+@pytest.fixture
+def usual_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(pauses, "_before", [])  # other tests' engines may be there
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-3)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("usual_turns")
+def test_turns_are_short_until_the_last_of_several_blocks_has_ended() -> None:
+    first, second = contextlib.ExitStack(), contextlib.ExitStack()
+    first.enter_context(short_turns())
+    second.enter_context(short_turns())
+    assert sys.getswitchinterval() < 1e-3
+
+    first.close()
+    assert sys.getswitchinterval() < 1e-3
+    second.close()
+    assert sys.getswitchinterval() == pytest.approx(5e-3, rel=0.02)
+
+
+@pytest.mark.usefixtures("usual_turns")
+def test_a_shorter_interval_of_the_caller_stays() -> None:
+    sys.setswitchinterval(1e-4)
+    with short_turns():
+        assert sys.getswitchinterval() == pytest.approx(1e-4, rel=0.02)
+    assert sys.getswitchinterval() == pytest.approx(1e-4, rel=0.02)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from photonlite.engine.core import EngineCore
 from photonlite.engine.faults import copied, without_frames
 from photonlite.errors import EngineDiedError, ModelError, PhotonliteError
+from photonlite.pauses import short_turns
 from photonlite.sequence import Sequence
 
 _LONGEST_SLEEP = 0.5
@@ -145,8 +146,9 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            self._work()
-            self._core.runner.close()
+            with short_turns():
+                self._work()
+                self._core.runner.close()
         except BaseException as cause:
             self._die(cause)
 

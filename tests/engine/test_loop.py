@@ -67,6 +67,16 @@ def ended(one: Sequence) -> Ended:
     return one.sink
 
 
+def test_threads_of_python_take_short_turns_while_an_engine_runs() -> None:
+    bench, seen = Bench(ends_at(3)), []
+    bench.runner.before_collect = lambda step: seen.append(sys.getswitchinterval())
+    loop, one = EngineLoop(bench.core), sequence(0)
+    loop.submit(one)
+    ended(one)
+
+    assert 0 < max(seen) < 1e-3
+
+
 def test_requests_from_many_threads_are_answered() -> None:
     loop = EngineLoop(Bench(ends_at(5)).core)
     sequences = [sequence(number) for number in range(40)]
