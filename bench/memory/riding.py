@@ -147,32 +147,34 @@ def modelled(way: Batching, load: Load) -> Found:
 
 def served(engine: Engine, load: Load, seed: int, vocabulary: int, picture: Callable[[], object] | None) -> Found:
     """Run a load on an engine: prompts of words, or whatever asks about a picture and waits for the answer."""
-    numbers = itertools.count(seed)
 
-    def submit(positions: int, tokens: int) -> Stream:
+    def submit(request: Request) -> Stream:
         stream = Stream(time.perf_counter)
-        engine.submit(request_of(next(numbers), positions, tokens, vocabulary), stream)
+        engine.submit(request, stream)
         return stream
 
-    def visit() -> tuple[float, float]:
+    def visit(prompt: Request) -> tuple[float, float]:
         at = time.perf_counter()
         if picture is not None:
             picture()
             return at, time.perf_counter()
-        stream = submit(load.prompt, load.answer)
+        stream = submit(prompt)
         stream.ended.wait()
         return at, stream.times[0]
 
+    # Made before: to draw 1,500 words takes milliseconds, for which no other thread of Python runs.
+    kinds = [(load.context, load.tokens)] * load.streams + [(load.prompt, load.answer)] * load.prompts
+    requests = [request_of(seed + number, *kind, vocabulary) for number, kind in enumerate(kinds)]
     begun = time.perf_counter()
-    streams = [submit(load.context, load.tokens) for _ in range(load.streams)]
+    streams = [submit(request) for request in requests[: load.streams]]
     for stream in streams:
         stream.begun.wait()
     visits = []
-    for _ in range(load.prompts):
+    for prompt in requests[load.streams :]:
         seen = len(streams[0].times)
         while len(streams[0].times) < seen + 8 and not streams[0].ended.is_set():
             time.sleep(1e-3)
-        visits.append(visit())
+        visits.append(visit(prompt))
     for stream in streams:
         stream.ended.wait()
     errors = [stream.error for stream in streams if stream.error is not None]
