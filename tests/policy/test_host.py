@@ -14,7 +14,11 @@ def test_the_command_writes_a_row_for_each_size_and_the_largest_parts(tmp_path, 
     assert [row[:2] for row in rows[2:6]] == [["3", "2"], ["3", "5"], ["20", "2"], ["20", "5"]]
     assert {len(row) for row in rows[2:6]} == {2 + 2 * len(host.ANSWERS)}
     assert any(row[0] == "sequence.accept" and row[1] == "1.00" for row in rows[6:])
-    assert [row[0] for row in rows[-2:]] == ["as it is", "in a server"]
+    names = [row[0] for row in rows]
+    assert names[names.index("as it is") + 1] == "in a server"
+    assert [row[:2] for row in rows[-6:]] == [
+        [threads, turns] for threads in ("0", "1", "3") for turns in ("5 ms", "as with an engine")
+    ]
 
 
 @pytest.mark.parametrize("kind", host.ANSWERS)

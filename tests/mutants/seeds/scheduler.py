@@ -461,9 +461,23 @@ MUTANTS = [
     Mutant(
         "runs: numbers are expected to exceed their bounds",
         "grammar/decoding/items.py",
-        "if self.digits and 10 * int(self.digits) > bound:",
+        "if 10 * value > bound:",
         "if False:",
         "tests/grammar/decoding/test_items.py",
+    ),
+    Mutant(
+        "runs: numbers may have as many digits as their bound, whatever these are",
+        "grammar/decoding/items.py",
+        "OVERSHOOT = 2  #",
+        "OVERSHOOT = 20  #",
+        "tests/grammar/decoding/test_items.py",
+    ),
+    Mutant(
+        "threads: turns are long again while another engine runs",
+        "pauses.py",
+        "if not _before:",
+        "if True:",
+        "tests/test_pauses.py",
     ),
     Mutant(
         "runs: once they were slow, they are never tried again",
