@@ -51,6 +51,4 @@ def short_turns() -> Iterator[None]:
         yield
     finally:
         with _turns:
-            before = _before.pop()  # blocks may end in any order: the last one left is the first one's
-            if not _before:
-                sys.setswitchinterval(before)
+            sys.setswitchinterval(_before.pop())  # blocks may end in any order: what is left last was there first

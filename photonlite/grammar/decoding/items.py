@@ -9,7 +9,8 @@ first ───────┘       separator                └─ more ──
 What stands around the numbers is spelled in advance, so that a step compares a handful of ids. A number above its bound
 counts as the bound: to leave out the digit that exceeds it would turn 1203 of 1000 into 120. Models overshoot by
 little, so no number exceeds `OVERSHOOT` times its bound, and most end behind as many digits as one within the bound
-has: what follows is forced. Bounds are arguments of each grammar, so that images of different sizes need no preparation.
+has: what follows is forced. Bounds are arguments of each grammar, so that images of different sizes need no
+preparation.
 """
 
 import functools
