@@ -144,11 +144,11 @@ class EngineLoop:
             "this process was forked, and the model's threads stayed behind: load it in this process"
         )
 
+    @short_turns()
     def _run(self) -> None:
         try:
-            with short_turns():
-                self._work()
-                self._core.runner.close()
+            self._work()
+            self._core.runner.close()
         except BaseException as cause:
             self._die(cause)
 
