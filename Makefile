@@ -31,9 +31,10 @@ test: $(VENV)/.installed-test
 	@echo "==> running the tests"
 	@$(PYTEST) $(PYTEST_ARGS)
 
+# Many of these wait, for servers that come back and trials of some seconds: half as many processes again as cores.
 test-all: test
 	@echo "==> running all other tests"
-	@$(PYTEST) -m long $(PYTEST_ARGS)
+	@$(PYTEST) --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )) -m long $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	@echo "==> ruff"
