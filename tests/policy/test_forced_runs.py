@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bench.forced_runs import answer_lists, draw_list
+from bench.forced_runs.modelled import answer_lists, draw_list
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""What appending tokens at once that must follow gains: see `__main__`."""
