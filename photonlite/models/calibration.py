@@ -12,7 +12,9 @@ from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import layers_of
 
 Moments = dict[str, Tensor]
-"""By layer, second moments of its inputs within each group of columns, float32 ``[G, g, g]``."""
+"""By layer, second moments of its inputs, float32 ``[K, K]``; of wide ones within groups of columns, ``[G, g, g]``."""
+
+_WHOLE = 4096  # columns up to which moments of all pairs are kept: 64 MiB
 
 
 @contextmanager
@@ -34,8 +36,11 @@ def input_moments(model: nn.Module, precisions: Precisions) -> Iterator[Moments]
 def _summing(found: Moments, name: str, group: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
     def add(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         rows = inputs[0].detach().flatten(0, -2).float()
-        parts = rows.view(len(rows), -1, group).transpose(0, 1)  # [G, T, g]
-        sums = parts.transpose(1, 2) @ parts
-        found[name] = found[name] + sums if name in found else sums
+        if rows.shape[1] <= _WHOLE:
+            sums = rows.T @ rows
+        else:
+            parts = rows.view(len(rows), -1, group).transpose(0, 1)  # [G, T, g]
+            sums = parts.transpose(1, 2) @ parts
+        found[name] = found[name].add_(sums) if name in found else sums
 
     return add

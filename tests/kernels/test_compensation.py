@@ -30,6 +30,23 @@ def test_results_for_the_inputs_are_better_than_of_the_nearest_numbers() -> None
     assert error(matrix, found, x) < 0.42 * error(matrix, quantise(matrix, "int4"), x)
 
 
+def test_groups_make_up_for_each_other_where_their_moments_are_known() -> None:
+    matrix, x = torch.randn(48, 256, generator=torch.Generator().manual_seed(1)), inputs(900, 256)
+
+    within, whole = (quantise_for(matrix, known) for known in (moments(x, 128), x.t() @ x))
+
+    assert error(matrix, whole, x) < 0.8 * error(matrix, within, x)
+
+
+def test_moments_of_all_pairs_that_do_not_depend_are_those_of_groups() -> None:
+    matrix = torch.randn(16, 256, generator=torch.Generator().manual_seed(4))
+    known = moments(inputs(900, 128), 128).expand(2, -1, -1)  # damped alike: by the mean of what is given
+
+    within, whole = quantise_for(matrix, known), quantise_for(matrix, torch.block_diag(*known))
+
+    assert float((within.values != whole.values).float().mean()) < 0.02
+
+
 def test_without_any_dependence_it_is_the_nearest_number() -> None:
     matrix = torch.randn(16, 128, generator=torch.Generator().manual_seed(2))
     found = quantise_for(matrix, torch.eye(128)[None] * 7)
@@ -49,7 +66,7 @@ def test_each_group_takes_the_range_that_is_best_for_its_inputs() -> None:
 def test_columns_that_never_had_an_input_do_no_harm() -> None:
     matrix, x = torch.randn(16, 128), inputs(300, 128)
     x[:, 5:40] = 0
-    for seen in (x, torch.zeros_like(x)):
-        found = dequantise(quantise_for(matrix, moments(seen, 128)), torch.float32)
+    for seen in (moments(x, 128), x.t() @ x, torch.zeros(1, 128, 128), torch.zeros(128, 128)):
+        found = dequantise(quantise_for(matrix, seen), torch.float32)
         assert float((found - matrix).abs().max()) < 4 * float(matrix.abs().max())
         assert bool(found.isfinite().all())

@@ -110,11 +110,11 @@ def quantise_groups(wide: Tensor, widths: Sequence[float]) -> QuantisedWeight:
         steps = (grouped - shift.to(wide.dtype)[..., None]) / step[..., None]
         codes = steps.round().clamp_(-8, 7)
         found = [(codes - steps).square_().sum(dim=2) * step.square(), codes.add_(8).to(torch.uint8), scale, shift]
-        best = better_groups(best, found)
+        best = _better_groups(best, found)
     return QuantisedWeight(pack_codes(best[1]), best[2], best[3])
 
 
-def better_groups(best: list[Tensor], found: list[Tensor]) -> list[Tensor]:
+def _better_groups(best: list[Tensor], found: list[Tensor]) -> list[Tensor]:
     """Return the better of two roundings of each group: errors, codes, scales and shifts; `best` may be empty."""
     if not best:
         return found
