@@ -13,6 +13,7 @@ from torch import Tensor
 from photonlite.kernels.reference.quantised import QuantisedWeight, group_of, pack_codes, quantise_groups
 
 _DAMPING = 0.02  # share of the mean of the diagonal that is added to it: columns without inputs would be free
+_BLOCK = 32  # columns
 _WIDTHS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # of what a group's numbers span
 
 
@@ -56,11 +57,14 @@ def _round_group(group: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor
     step, shift = scales.float()[..., 0], shifts.float()[..., 0]
     rest = group.expand(len(plain), -1, -1).clone()  # [W, N, g]
     codes, errors = torch.empty_like(rest), torch.empty_like(rest)
-    for column in range(rest.shape[2]):
-        code = ((rest[..., column] - shift) / step).round_().clamp_(-8, 7)
-        error = (rest[..., column] - (code * step + shift)) / factors[column, column]
-        rest[..., column:] -= error[..., None] * factors[column, column:]
-        codes[..., column], errors[..., column] = code + 8, error
+    for begin in range(0, rest.shape[2], _BLOCK):  # columns behind a block make up for all of it at once
+        end = begin + _BLOCK
+        for column in range(begin, min(end, rest.shape[2])):
+            code = ((rest[..., column] - shift) / step).round_().clamp_(-8, 7)
+            error = (rest[..., column] - (code * step + shift)) / factors[column, column]
+            rest[..., column:end] -= error[..., None] * factors[column, column:end]
+            codes[..., column], errors[..., column] = code + 8, error
+        rest[..., end:] -= errors[..., begin:end] @ factors[begin:end, end:]
     best = errors.square().sum(dim=2).argmin(dim=0)[None, :, None]  # the form's value, by row
     kept = (one.take_along_dim(best, dim=0)[0] for one in (codes.to(torch.uint8), scales, shifts, errors))
     return tuple(kept)  # type: ignore[return-value]
