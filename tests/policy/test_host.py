@@ -3,6 +3,7 @@ import pytest
 from bench import host
 
 
+@pytest.mark.long
 def test_the_command_writes_a_row_for_each_size_and_the_largest_parts(tmp_path, capsys) -> None:
     page = tmp_path / "page.md"
     sizes = ["--waiting", "3", "20", "--running", "2", "5", "--rounds", "2", "--ticks", "4", "--output", str(page)]
