@@ -74,18 +74,17 @@ class RankRows(Rows):
         for drawn in (self.rows, self._pending):
             ranks.broadcast(drawn)
 
-    def fused(self, decoder: StepDecoder | None = None) -> None:
+    def fused(self) -> None:
         """Take a step as the engine does: every rank computes, and tokens are those of rank 0."""
-        hidden = self.hidden(decoder)
+        hidden = self.hidden()
         assert self._subject.head is not None
         self._choose(hidden, self._ranks.concat(apply_head(self._subject.head, hidden)))
         self._ranks.broadcast(self._pending)
 
-    def hidden(self, decoder: StepDecoder | None = None) -> Tensor:
+    def hidden(self) -> Tensor:
         """Take a step up to raw hidden states."""
-        decoder = decoder or self._subject.fused
-        assert decoder is not None
-        return decoder(self._embedded(), self.next_positions(), self.cache)
+        assert self._subject.fused is not None
+        return self._subject.fused(self._embedded(), self.next_positions(), self.cache)
 
 
 def make_share(shape: Shape, device: torch.device, dtype: torch.dtype, ranks: RankGroup, *, tiny: bool) -> Subject:

@@ -1,6 +1,7 @@
 """Decode steps whose rows have adapters: all linear layers of the text blocks, rank 16."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -26,13 +27,13 @@ def adapted_step(subject: Subject, streams: int, context: int, adapters: int) ->
         bank.write(slot, AdapterWeights(f"{slot}", tuple(_terms(model.text.blocks.named_modules(), slot))))
     slots = [1 + index % adapters for index in range(streams)]
     index = AdapterRows.of(slots, [1] * streams, subject.words.device)
-    rows = Rows(subject, streams, context)
     with bank.running(index):
         decoder = FusedDecode(model.config.text, model.packed_blocks).adapted(bank)
+    rows = Rows(replace(subject, fused=decoder), streams, context)
 
     def step() -> None:
         with bank.running(index):
-            rows.fused(decoder)
+            rows.fused()
 
     return step
 

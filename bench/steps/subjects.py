@@ -191,13 +191,12 @@ class Rows:
             self.plain()
         return counts
 
-    def fused(self, decoder: StepDecoder | None = None) -> None:
-        """Take a step in fused kernels, the subject's or others of it: embed, decode, head, greedy choice."""
+    def fused(self) -> None:
+        """Take a step in fused kernels: embed, decode, head, greedy choice."""
         subject = self._subject
-        decoder = decoder or subject.fused
-        if decoder is None or subject.head is None:
+        if subject.fused is None or subject.head is None:
             raise RuntimeError("this decoder has no fused steps here")
-        hidden = decoder(self._embedded(), self.next_positions(), self.cache)
+        hidden = subject.fused(self._embedded(), self.next_positions(), self.cache)
         self._choose(hidden, apply_head(subject.head, hidden))
 
     def plain(self) -> None:

@@ -78,7 +78,7 @@ class _Place:
 
     @property
     def next_digits(self) -> Ids:
-        """What a number may go on with: none behind a leading 0, or where it has as many digits as its bound."""
+        """The digits that a number may go on with: it neither gets longer than its bound nor exceeds it twice over."""
         if self.digits is None or self.digits == "0":
             return ()
         bound = self.bounds[len(self.numbers)]
@@ -101,7 +101,7 @@ class _Place:
         """What probably follows the next token; nothing where it may be the digit of a number that goes on.
 
         Of several texts the first one is expected. A number is expected to end before it exceeds its bound, and else
-        to go on as long as it may.
+        to go on.
         """
         text = _common([way for way in self.ways if way[0] == self.ways[0][0]])
         if self.digits is None or self.is_full:

@@ -66,8 +66,8 @@ def _round_group(group: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor
             codes[..., column], errors[..., column] = code + 8, error
         rest[..., end:] -= errors[..., begin:end] @ factors[begin:end, end:]
     best = errors.square().sum(dim=2).argmin(dim=0)[None, :, None]  # the form's value, by row
-    kept = (one.take_along_dim(best, dim=0)[0] for one in (codes.to(torch.uint8), scales, shifts, errors))
-    return tuple(kept)  # type: ignore[return-value]
+    own, scale, offset, left = (one.take_along_dim(best, dim=0)[0] for one in (codes, scales, shifts, errors))
+    return own.to(torch.uint8), scale, offset, left
 
 
 def _factors(moments: Tensor) -> Tensor:
