@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -52,3 +53,13 @@ def short_turns() -> Iterator[None]:
     finally:
         with _turns:
             sys.setswitchinterval(_before.pop())  # blocks may end in any order: what is left last was there first
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a forked process: another thread may have held it, which stayed in the parent."""
+    global _turns
+    _turns = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_renew_lock)

@@ -461,6 +461,7 @@ import os
 import sys
 import threading
 import types
+from photonlite import pauses
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.loop import EngineLoop
 from photonlite.errors import ModelError
@@ -475,7 +476,7 @@ stream = TokenStream(handle)
 held, done = threading.Event(), threading.Event()
 
 def hold():
-    with loop._gate, handle.future._condition:
+    with loop._gate, handle.future._condition, pauses._turns:
         held.set()
         done.wait()
 
@@ -490,6 +491,7 @@ if os.fork() == 0:
     except ModelError as error:
         print(error, loop.alive, flush=True)
     loop.close(drain=True)
+    EngineLoop(core).close(drain=True)  # a new one runs
     sys.exit(7)  # which closes all loops
 child, status = os.wait()
 print(os.waitstatus_to_exitcode(status), loop.alive, flush=True)
