@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -289,15 +290,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_all(run: Run) -> int:
-    """Run all ranks; end the others where one fails, which they would wait for."""
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=take_part, args=(rank, run), daemon=True) for rank in range(run.ranks)]
     for process in processes:
         process.start()
-    while any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes):
-        wait([process.sentinel for process in processes if process.is_alive()])
-    for process in processes:
-        process.kill() if any(other.exitcode for other in processes) else process.join()
+    return await_all(processes)
+
+
+def await_all(processes: Sequence[BaseProcess]) -> int:
+    """Wait until all have ended; kill the others where one fails, which they would wait for."""
+    running = list(processes)
+    while running:
+        ready = wait([process.sentinel for process in running])
+        ended = [process for process in running if process.sentinel in ready]
+        running = [process for process in running if process not in ended]
+        for process in ended:
+            process.join()
+        if any(process.exitcode for process in ended):
+            for process in running:
+                process.kill()
     return int(any(process.exitcode for process in processes))
 
 

@@ -1,4 +1,7 @@
+import multiprocessing
 import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,35 @@ def test_steps_on_ranks_are_timed_beside_those_on_one(tmp_path: Path) -> None:
     assert [row[0].strip() for row in rows] == ["moondream2, 2 streams", "qwen3-vl-8b, 2 streams"]
     assert all(float(row[column]) > 0 for row in rows for column in (1, 2, 7, 9))
     assert len(sums.strip().splitlines()) == 2 + 2
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+@pytest.mark.parametrize("delay", [0.0, 0.001])
+def test_ranks_that_end_at_the_same_time_are_waited_for_once(delay: float) -> None:
+    fork = multiprocessing.get_context("fork")
+    for _ in range(30):
+        at = time.monotonic() + 0.05
+        processes = [fork.Process(target=_end_at, args=(at + rank * delay,)) for rank in range(3)]
+        for process in processes:
+            process.start()
+        assert ranks.await_all(processes) == 0
+
+
+@pytest.mark.long
+def test_ranks_that_would_wait_for_one_that_has_failed_are_killed() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=time.sleep, args=(3600,)), spawn.Process(target=sys.exit, args=(3,))]
+    for process in processes:
+        process.start()
+
+    assert ranks.await_all(processes) == 1
+    assert [process.exitcode for process in processes] == [-9, 3]
+
+
+def _end_at(moment: float) -> None:
+    while time.monotonic() < moment:
+        pass
 
 
 @pytest.mark.parametrize(
