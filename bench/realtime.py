@@ -32,10 +32,12 @@ from bench.gpu.models import endless_model, make_images, serve
 from bench.gpu.page import Page
 from bench.shapes import MOONDREAM2, TINY
 from photonlite.api import VisionModel
-from photonlite.config import Encoding, EngineConfig
+from photonlite.config import Encoding, EngineConfig, Precision
 from photonlite.device.names import resolve_device
 from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import quantise_layers
 from photonlite.observe.metrics import format_seconds
 from photonlite.realtime.frames import TaskName
 from photonlite.realtime.loop import RealtimeLoop
@@ -218,11 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where: torch.device = options.where
     shape = "a tiny model in rehearsal: FIGURES MEAN NOTHING" if options.tiny else "Moondream 2's shape"
     on_card = options.tiny or where.type == "cuda"
-    engine: Any = {"encoding": options.encoding}
+    engine: Any = {"encoding": options.encoding, "fp8_linears": options.fp8}
+    precision: Precision | None = options.weights
     if on_card:
-        model = _random_model(where, engine, tiny=options.tiny)
+        model = _random_model(where, engine, precision, tiny=options.tiny)
     else:
-        model = photonlite.load(options.model, device=where, engine=engine)
+        model = photonlite.load(options.model, device=where, engine=engine, weights=precision or "auto")
     page = Page("Real time", options.output)
     page.put(
         "",
@@ -254,11 +257,14 @@ def _clip_cases(model: VisionModel, options: argparse.Namespace) -> Iterator[Cas
             yield case if options.rate else replace(case, rate=held_rate(model, case, 20))
 
 
-def _random_model(where: torch.device, engine: Any, *, tiny: bool) -> VisionModel:
+def _random_model(where: torch.device, engine: Any, precision: Precision | None, *, tiny: bool) -> VisionModel:
     config = MoondreamConfig.from_dict(TINY if tiny else MOONDREAM2)
     dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
     memory = 24 << 30 if where.type == "cuda" else 1 << 25
-    return serve(endless_model(config, where, dtype), where, dtype, EngineConfig(kv_cache_bytes=memory, **engine))
+    model = endless_model(config, where, dtype)
+    if precision is not None:
+        quantise_layers(model, Precisions(precision))
+    return serve(model, where, dtype, EngineConfig(kv_cache_bytes=memory, **engine))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -275,6 +281,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--bulk", type=int, nargs="+", default=[0], metavar="CLIENTS", help="clients beside the frames; each in turn"
     )
     parser.add_argument("--encoding", choices=get_args(Encoding), default="turns", help="of images; see EngineConfig")
+    parser.add_argument("--weights", choices=get_args(Precision), help="precision of the decoder's weights")
+    parser.add_argument("--fp8", action="store_true", help="multiply e4m3 in encodings and prompts")
     parser.add_argument("--in-flight", type=int, default=1, help="frames that are asked about at a time")
     parser.add_argument("--output", type=Path, help="markdown file to write")
     options = parser.parse_args(arguments)

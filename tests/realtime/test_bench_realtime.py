@@ -10,7 +10,7 @@ from photonlite.realtime.state import LoopState
 @pytest.mark.long
 def test_a_rehearsal_plays_both_cases_beside_bulk_load(tmp_path: Path) -> None:
     page = tmp_path / "realtime.md"
-    arguments = ["--device", "cpu", "--tiny", "--seconds", "1", "--rate", "5", "--bulk", "0", "1"]
+    arguments = ["--device", "cpu", "--tiny", "--seconds", "1", "--rate", "5", "--bulk", "0", "1", "--weights", "int8"]
 
     assert realtime.main([*arguments, "--output", str(page)]) == 0
 
