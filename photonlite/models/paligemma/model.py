@@ -7,13 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from photonlite.device.collectives import RankGroup
+from photonlite.kernels import cards
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import Attention
 from photonlite.models.paligemma.config import PaliGemmaConfig
-from photonlite.models.paligemma.fused import FusedDecode, block_weights, rotary_rows, step_obstacle
+from photonlite.models.paligemma.fused.decode import FusedDecode
+from photonlite.models.paligemma.fused.layers import block_weights, rotary_rows
+from photonlite.models.paligemma.fused.text import step_obstacle
+from photonlite.models.paligemma.fused.vision import FusedTower
 from photonlite.models.paligemma.images import SquareImages
 from photonlite.models.paligemma.text import TextDecoder
 from photonlite.models.paligemma.vision import VisionTower
+from photonlite.models.quantised import obstacle, refuse_fp8
 
 LOCATIONS = 1024
 """Bins of a coordinate, each with a token of its own; the first one is at 0, the last one at 1."""
@@ -52,8 +57,12 @@ class PaliGemmaModel(nn.Module):
             prefix_lm=True,
         )
 
-    def crop_encoder(self, *, fp8: bool = False) -> VisionTower:
-        return self.vision
+    def crop_encoder(self, *, fp8: bool = False) -> VisionTower | FusedTower:
+        if fp8:
+            refuse_fp8(self)
+        elif self._encoder_obstacle() is not None:
+            return self.vision
+        return FusedTower(self.vision, fp8=fp8)
 
     def prompt_decoder(self, *, fp8: bool = False) -> None: ...
 
@@ -64,9 +73,14 @@ class PaliGemmaModel(nn.Module):
 
     def plain_parts(self) -> dict[str, str]:
         rules = "fused attention of prompts has neither soft caps nor windows"
-        parts = {"image encoder": "this family has no fused kernels for it", "prompts": rules}
-        reason = step_obstacle(self.text)
-        return parts if reason is None else parts | {"decode steps": reason}
+        steps = step_obstacle(self.text)
+        reasons = {"image encoder": self._encoder_obstacle(), "prompts": rules, "decode steps": steps}
+        return {part: reason for part, reason in reasons.items() if reason is not None}
+
+    def _encoder_obstacle(self) -> str | None:
+        words = self.text.words
+        unfit = obstacle(self.vision) or cards.wrong_type(words.dtype, cards.HALF)
+        return unfit or cards.obstacle(cards.card_of(words.device), cards.encoder_needs())
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         return self.text.kv_statistics()

@@ -11,7 +11,9 @@ from torch import Tensor
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import ModelShape, NextPositions
 from photonlite.models.paligemma.config import TextConfig
-from photonlite.models.paligemma.fused import FusedDecode, block_weights, rotary_rows, step_obstacle
+from photonlite.models.paligemma.fused.decode import FusedDecode
+from photonlite.models.paligemma.fused.layers import block_weights, rotary_rows
+from photonlite.models.paligemma.fused.text import step_obstacle
 from photonlite.models.paligemma.text import Norm, TextDecoder
 from photonlite.runner.buffers import PagedCache
 from photonlite.runner.decode import decode_attention
