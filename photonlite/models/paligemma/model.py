@@ -12,8 +12,8 @@ from photonlite.models.base import ModelShape
 from photonlite.models.layers import Attention
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.fused.decode import FusedDecode
-from photonlite.models.paligemma.fused.layers import block_weights, rotary_rows
-from photonlite.models.paligemma.fused.text import step_obstacle
+from photonlite.models.paligemma.fused.prefill import FusedPrefill
+from photonlite.models.paligemma.fused.text import FusedText
 from photonlite.models.paligemma.fused.vision import FusedTower
 from photonlite.models.paligemma.images import SquareImages
 from photonlite.models.paligemma.text import TextDecoder
@@ -64,17 +64,18 @@ class PaliGemmaModel(nn.Module):
             return self.vision
         return FusedTower(self.vision, fp8=fp8)
 
-    def prompt_decoder(self, *, fp8: bool = False) -> None: ...
+    @functools.cached_property
+    def _fused(self) -> FusedText:
+        return FusedText(self.text)
+
+    def prompt_decoder(self, *, fp8: bool = False) -> FusedPrefill | None:
+        return self._fused.prompt_decoder()  # whose products stay in 16 bits
 
     def step_decoder(self, ranks: RankGroup | None = None) -> FusedDecode | None:
-        if ranks is not None or step_obstacle(self.text):
-            return None
-        return FusedDecode(block_weights(self.text), rotary_rows(self.config.text, self.text.words.device))
+        return None if ranks is not None else self._fused.step_decoder()
 
     def plain_parts(self) -> dict[str, str]:
-        rules = "fused attention of prompts has neither soft caps nor windows"
-        steps = step_obstacle(self.text)
-        reasons = {"image encoder": self._encoder_obstacle(), "prompts": rules, "decode steps": steps}
+        reasons = {"image encoder": self._encoder_obstacle()} | self._fused.plain_parts()
         return {part: reason for part, reason in reasons.items() if reason is not None}
 
     def _encoder_obstacle(self) -> str | None:
