@@ -82,10 +82,11 @@ class FusedPrefill:
         index, last = len(self._blocks) - 1, prompts.last
         keys, values = cache.layer(index)
         k_scale, v_scale = cache.scales[index]
+        # The last position that a row sees: attention reads it before the kernel in front ends, which must be another.
+        seen = prompts.lengths - 1
         self._rotate(index, self._last_kv((normal,)), prompts.positions, prompts.slots, cache)
         x, normal, ends = (part.index_select(0, last) for part in (x, normal, prompts.positions))
         q, attended = self._rotate(index, self._qkv[index]((normal,)), ends, None, cache)
-        seen = prompts.lengths - 1  # the last position, which a row sees
         decode_attention(
             q.flatten(1), self._rotary, keys, values, prompts.table, seen, seen, attended,
             k_scale=k_scale, v_scale=v_scale, rule=self._blocks[index].rule, stored=True,
