@@ -1,4 +1,5 @@
 import dataclasses
+import importlib.util
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from photonlite.models.paligemma.fused.decode import FusedDecode
 from photonlite.models.paligemma.fused.prefill import FusedPrefill
 from photonlite.models.paligemma.fused.vision import FusedTower
 from photonlite.models.paligemma.model import PaliGemmaModel
+from tests.conftest import Ended
 from tests.models.paligemma.fused.test_decode import CONFIGS
 from tests.models.paligemma.fused.test_vision import CONFIGS as TOWERS
 
@@ -74,3 +76,11 @@ def test_on_a_processor_only_products_of_8_bits_are_fused(monkeypatch: pytest.Mo
     assert isinstance(model.crop_encoder(fp8=True), FusedTower)
     assert model.prompt_decoder(fp8=True) is None
     assert model.step_decoder() is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.long
+@pytest.mark.program("tests.kernels.interpreter", "tests.models.paligemma.fused.interpreted")
+def test_all_parts_agree_with_the_plain_model_in_tritons_interpreter(ended: Ended) -> None:
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert "agree" in ended.stdout
