@@ -32,7 +32,7 @@ from bench.gpu.clock import Clock
 from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.gpu.samples import Sample
-from bench.shapes import FUSED, SHAPES, Shape
+from bench.shapes import IN_PARTS, SHAPES, Shape
 from bench.steps.subjects import Rows, Subject, make_subject
 from photonlite.device.collectives import RankGroup
 from photonlite.device.names import resolve_device
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--shape", nargs="+", choices=FUSED, default=["moondream2", "qwen3-vl-8b"])
+    parser.add_argument("--shape", nargs="+", choices=IN_PARTS, default=["moondream2", "qwen3-vl-8b"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=1000, help="positions of each sequence")
     parser.add_argument("--rounds", type=int, default=50, help="steps that are timed")

@@ -193,5 +193,5 @@ SHAPES = {
 }
 """Shapes by name."""
 
-FUSED = [name for name, shape in SHAPES.items() if shape.family != "paligemma"]
-"""Names of shapes that have fused kernels."""
+IN_PARTS = [name for name, shape in SHAPES.items() if shape.family != "paligemma"]
+"""Names of shapes whose image encoder and decode steps are also timed by themselves."""

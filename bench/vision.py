@@ -25,7 +25,7 @@ from bench.gpu.figures import Figure
 from bench.gpu.models import crop_spec, endless_model, make_images, prompts_of, question_of, serve, size_with_crops
 from bench.gpu.preprocessing import Preprocessing, upload_bandwidth
 from bench.gpu.samples import Sample
-from bench.shapes import FUSED, SHAPES
+from bench.shapes import IN_PARTS, SHAPES
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.models.moondream.model import MoondreamModel
@@ -175,7 +175,7 @@ def launch(bench: Bench, network: MoondreamModel, reference: Mapping[str, float]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    options = parse("bench.vision", __doc__, PARTS, arguments, FUSED)
+    options = parse("bench.vision", __doc__, PARTS, arguments, IN_PARTS)
     bench = Bench("From pixels to a prefilled prompt", options)
     if SHAPES[options.shape].family == "qwen":
         bench.attempt("tower", partial(towers.measure_towers, bench))

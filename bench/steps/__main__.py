@@ -28,7 +28,7 @@ from bench.gpu.machine import describe
 from bench.gpu.page import Page
 from bench.gpu.routes import routes_row, routes_table
 from bench.gpu.samples import Sample
-from bench.shapes import FUSED, SHAPES
+from bench.shapes import IN_PARTS, SHAPES
 from bench.steps.adapted import AIMS, adapted_step
 from bench.steps.mixture import mixture_parts_of
 from bench.steps.parts import Part, parts_of
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m bench.steps", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--shape", nargs="+", choices=FUSED, default=DEFAULT)
+    parser.add_argument("--shape", nargs="+", choices=IN_PARTS, default=DEFAULT)
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=1000, help="positions of each sequence")
     parser.add_argument("--rounds", type=int, default=50, help="steps that are timed")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bench.bubble.report import table
 from bench.gpu.clock import Clock
-from bench.shapes import FUSED, SHAPES
+from bench.shapes import IN_PARTS, SHAPES
 from bench.steps.subjects import Rows, Subject, make_subject
 from photonlite.config import Precision
 from photonlite.device.names import resolve_device
@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m bench.steps.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--shape", choices=FUSED, default="qwen3-vl-2b")
+    parser.add_argument("--shape", choices=IN_PARTS, default="qwen3-vl-2b")
     parser.add_argument("--weights", choices=("auto", *get_args(Precision)), default="auto", help="of Moondream 2")
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--only", nargs="+", choices=(*_PARTS, *_GROUPED))

@@ -1,4 +1,4 @@
-"""GELU (tanh approximation; Hendrycks and Gimpel, 2016) and SwiGLU (Shazeer, 2020): in kernels and behind products."""
+"""GELU (tanh approximation; Hendrycks and Gimpel, 2016), SwiGLU and GeGLU (Shazeer, 2020), and the cap of scores."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def gelu_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.gelu(functional.linear(x, weight, bias), approximate="tanh")
 
 
-def swiglu(x: Tensor) -> Tensor:
-    """Return ``silu(gate) * value`` of rows ``[T, 2 F]`` of gates and values: ``[T, F]``, computed in float32."""
+def swiglu(x: Tensor, *, gelu: bool = False) -> Tensor:
+    """Return ``silu(gate) * value`` of rows ``[T, 2 F]`` of gates and values: ``[T, F]``, computed in float32.
+
+    Gates go through GELU in its place where `gelu` is set.
+    """
     if not use_triton(x):
-        return reference.swiglu(x)
+        return reference.swiglu(x, gelu=gelu)
     rows, width = len(x), x.shape[1] // 2
     out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
     _swiglu_kernel[(rows, -(-width // CHUNK))](
-        x, out, width, x.stride(0), CHUNK=CHUNK, num_warps=4, **dependent_launch(x)
+        x, out, width, x.stride(0), CHUNK=CHUNK, GELU=gelu, ASM=x.is_cuda, num_warps=4, **dependent_launch(x)
     )  # fmt: skip
     return out
 
@@ -39,8 +42,9 @@ def silu(x: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _swiglu_kernel(
-    x: tl.tensor, out: tl.tensor, width: tl.tensor, x_stride: tl.tensor, CHUNK: tl.constexpr, PDL: tl.constexpr
-) -> None:
+    x: tl.tensor, out: tl.tensor, width: tl.tensor, x_stride: tl.tensor,
+    CHUNK: tl.constexpr, GELU: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
     """Write chunk `program_id(1)` of row `program_id(0)`."""
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -49,7 +53,14 @@ def _swiglu_kernel(
     inside = column < width
     gate = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + row * x_stride + width + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * width + column, (silu(gate) * value).to(out.dtype.element_ty), mask=inside)
+    gate = gelu(gate, ASM) if GELU else silu(gate)
+    tl.store(out + row * width + column, (gate * value).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def capped(x: tl.tensor, cap: tl.tensor) -> tl.tensor:
+    """Return the hyperbolic tangent times `cap`."""
+    return cap * (1.0 - 2.0 / (1.0 + tl.exp2(2.8853900817779268 * x)))  # 2 log2(e)
 
 
 @triton.jit

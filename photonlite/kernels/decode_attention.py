@@ -16,13 +16,13 @@ Cached keys and values were written by earlier steps: they are prefetched while 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from photonlite.kernels.paged_attention import check_pages
+from photonlite.kernels.activations import capped
+from photonlite.kernels.paged_attention import check_pages, scale_and_cap
 from photonlite.kernels.quantised import GROUP
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.reference.attention import FP8, HeadNorms, ScoreRule
@@ -117,8 +117,6 @@ def decode_attention(
             stored=stored,
         )  # fmt: skip
         return
-    if rule is not None and rule.window is not None:
-        raise ValueError(f"the kernel sees all positions, not {rule.window}")
     check_pages(keys, values, page_table)
     if not positions.stride() == slots.stride() == turns.stride():
         given = f"positions with stride {positions.stride()}, slots with {slots.stride()}, turns with {turns.stride()}"
@@ -130,9 +128,7 @@ def decode_attention(
         rows, kv_heads, page_table.shape[1] * page, dim=dim, group=group, fp8=fp8, weight_group=weight_group
     )
     dot = config.dot and min(dim, config.block) >= 16
-    # Scores are of base 2. What a cap divides is of base e, and multiplied behind the tangent.
-    scale, cap = (rule.scale, rule.softcap or 0.0) if rule is not None else (1 / math.sqrt(dim), 0.0)
-    base = 1 / cap if cap else math.log2(math.e)
+    scale, cap = scale_and_cap(rule, dim)
     q_gain, k_gain, eps = norms if norms is not None else (rotary, rotary, 0.0)  # pointers that are not read
     members, width = power_of_2(group), power_of_2(dim)
     partial, counters = qkv, qkv
@@ -143,8 +139,7 @@ def decode_attention(
         qkv, rotary, keys, values, page_table, positions, slots, turns, q_gain, k_gain,
         rotary if factors is None else factors, out, partial, counters, qkv.stride(0), *keys.stride()[:3],
         page_table.stride(0), positions.stride(0), out.stride(0), rotary.stride(0), eps,
-        scale * base * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale,
-        cap * math.log2(math.e),
+        scale * k_scale, 1.0 / k_scale, 1.0 / v_scale, v_scale, cap,
         GROUP=group, GROUP_WIDTH=max(16, members) if dot else members, MEMBERS=members,
         DIM=dim, DIM_WIDTH=width, HALF=rotary.shape[2], PAGE=page, BLOCK=config.block, DOT=dot,
         NORMED=norms is not None, FACTORS=factors is not None, PARTS=config.parts,
@@ -215,7 +210,7 @@ def _attend_kernel(
             )  # fmt: skip
             new_score = tl.sum(scaled * stored_key.to(tl.float32)[None, :], axis=1)
             if CAPPED:
-                new_score = _capped(new_score, cap)
+                new_score = capped(new_score, cap)
             top = tl.maximum(highest, new_score)
             new_weight, old_weight = tl.exp2(new_score - top), tl.exp2(highest - top)
             divisor = divisor * old_weight + new_weight
@@ -271,12 +266,6 @@ def _turned(
 
 
 @triton.jit
-def _capped(score: tl.tensor, cap: tl.tensor) -> tl.tensor:
-    """Return the hyperbolic tangent times `cap`."""
-    return cap * (1.0 - 2.0 / (1.0 + tl.exp2(2.8853900817779268 * score)))  # 2 log2(e)
-
-
-@triton.jit
 def _fold_cached(
     query: tl.tensor, scaled: tl.tensor, keys: tl.tensor, values: tl.tensor, pages: tl.tensor, begin: tl.tensor,
     stop: tl.tensor, d: tl.tensor, kv_head: tl.tensor,
@@ -315,7 +304,7 @@ def _fold_cached(
         else:
             score = tl.sum(scaled[:, None, :] * key.to(tl.float32)[None, :, :], axis=2)
         if CAPPED:
-            score = _capped(score, cap)
+            score = capped(score, cap)
         score = tl.where(seen[None, :], score, float("-inf"))
         if DOT:
             higher = tl.maximum(best, tl.max(score, axis=1))

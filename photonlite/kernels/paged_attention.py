@@ -40,6 +40,20 @@ def check_pages(keys: Tensor, values: Tensor, page_table: Tensor) -> None:
         raise ValueError(f"keys with strides {keys.stride()}, values with {values.stride()}: the kernel needs the same")
 
 
+def scale_and_cap(rule: reference.ScoreRule | None, dim: int) -> tuple[float, float]:
+    """Return what kernels multiply products with, and the cap of the scores; 0 for none.
+
+    Scores are of base 2. With a cap the product is what the hyperbolic tangent is taken of, and the cap is of base 2.
+    """
+    if rule is None:
+        return math.log2(math.e) / math.sqrt(dim), 0.0
+    if rule.window is not None:
+        raise ValueError(f"the kernels see all positions, not {rule.window}")
+    if rule.softcap is None:
+        return math.log2(math.e) * rule.scale, 0.0
+    return rule.scale / rule.softcap, math.log2(math.e) * rule.softcap
+
+
 def parts_of(rows: int, kv_heads: int, positions: int, block: int) -> int:
     """Choose the parts that each row is cut into: enough to fill the device, no more than a full row has blocks."""
     return max(1, min(MOST_PARTS, -(-PROGRAMS // (rows * kv_heads)), -(-positions // block)))

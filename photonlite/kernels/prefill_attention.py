@@ -12,14 +12,14 @@ positions   [0 .................. full) [full ... stop)    full: what every quer
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from photonlite.kernels.activations import capped
 from photonlite.kernels.columns import QUERY_TILE, TILE_COLUMNS
-from photonlite.kernels.paged_attention import check_pages
+from photonlite.kernels.paged_attention import check_pages, scale_and_cap
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
@@ -59,6 +59,7 @@ def paged_prefill_attention(
     *,
     k_scale: float = 1.0,  # of FP8, see `kernels.reference.attention.quantise`
     v_scale: float = 1.0,
+    rule: reference.ScoreRule | None = None,  # without a window
     query_tile: int = QUERY_TILE,  # queries of a tile at most
     config: PrefillConfig | None = None,  # `prefill_config` unless given
 ) -> None:
@@ -68,17 +69,21 @@ def paged_prefill_attention(
     sequence, or be NaN. On CUDA sums are float32, and the page size must be a power of two.
     """
     if not use_triton(q):
-        reference.paged_prefill_attention(q, keys, values, page_table, tiles, out, k_scale=k_scale, v_scale=v_scale)
+        reference.paged_prefill_attention(
+            q, keys, values, page_table, tiles, out, k_scale=k_scale, v_scale=v_scale, rule=rule
+        )
         return
     check_pages(keys, values, page_table)
     heads, dim = q.shape[1:]
     page, kv_heads = keys.shape[1:3]
+    scale, cap = scale_and_cap(rule, dim)
     config = config or prefill_config(dim, q.element_size(), heads // kv_heads)
     _attend_kernel[(heads // config.shared, len(tiles))](
         q, keys, values, page_table, tiles, out, *keys.stride()[:3], page_table.stride(0), out.stride(0),
-        math.log2(math.e) / math.sqrt(dim) * k_scale, v_scale,
+        scale * k_scale, v_scale, cap,
         HEADS=heads, GROUP=heads // kv_heads, DIM=dim, WIDTH=power_of_2(max(dim, 16)), PAGE=page,
         TILE=query_tile, SHARED=config.shared, TILE_COLUMNS=TILE_COLUMNS, BLOCK=config.block, STAGES=config.stages,
+        CAPPED=cap > 0,
         # Tensor cores would round float32 to 10 bits.
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=config.warps,
@@ -89,12 +94,13 @@ def paged_prefill_attention(
 def _fold(
     query: tl.tensor, keys: tl.tensor, values: tl.tensor, table: tl.tensor, best: tl.tensor, total: tl.tensor,
     sums: tl.tensor, begin: tl.tensor, stop: tl.tensor, limit: tl.tensor, page_stride: tl.tensor,
-    place_stride: tl.tensor, scale: tl.tensor,
+    place_stride: tl.tensor, scale: tl.tensor, cap: tl.tensor,
     DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr, CAPPED: tl.constexpr, MASKED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
     """Fold positions ``[begin, stop)`` into the softmax; query i sees those below ``limit[i]``, all unless `MASKED`."""
     d = tl.arange(0, WIDTH)
+    rest = 1.0 if CAPPED else scale  # scores without a cap are scaled behind their maximum, which costs no instruction
     for first in tl.range(begin, stop, BLOCK, num_stages=STAGES):
         at = first + tl.arange(0, BLOCK)
         if MASKED:
@@ -113,10 +119,12 @@ def _fold(
             key = tl.load(keys + cell)
             value = tl.load(values + cell)
         score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision=PRECISION)  # [M, N]
+        if CAPPED:
+            score = capped(score * scale, cap)
         if MASKED:
             score = tl.where(at[None, :] < limit[:, None], score, float("-inf"))
-        higher = tl.maximum(best, tl.max(score, axis=1) * scale)
-        weight, fade = tl.exp2(score * scale - higher[:, None]), tl.exp2(best - higher)
+        higher = tl.maximum(best, tl.max(score, axis=1) * rest)
+        weight, fade = tl.exp2(score * rest - higher[:, None]), tl.exp2(best - higher)
         total = total * fade + tl.sum(weight, axis=1)
         sums = tl.dot(
             weight.to(query.dtype), value.to(query.dtype), sums * fade[:, None], input_precision=PRECISION
@@ -129,10 +137,10 @@ def _fold(
 def _attend_kernel(
     q: tl.tensor, keys: tl.tensor, values: tl.tensor, page_table: tl.tensor, tiles: tl.tensor, out: tl.tensor,
     page_stride: tl.tensor, place_stride: tl.tensor, head_stride: tl.tensor, table_stride: tl.tensor,
-    out_stride: tl.tensor, scale: tl.tensor, v_scale: tl.tensor,
+    out_stride: tl.tensor, scale: tl.tensor, v_scale: tl.tensor, cap: tl.tensor,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     TILE: tl.constexpr, SHARED: tl.constexpr, TILE_COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, CAPPED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Attend with `SHARED` heads from ``SHARED * program_id(0)`` on, of tile `program_id(1)`."""
     head, tile = tl.program_id(0) * SHARED, tiles + tl.program_id(1) * TILE_COLUMNS
@@ -156,11 +164,11 @@ def _attend_kernel(
         start = (head // GROUP).to(tl.int64) * head_stride
         best, total, sums = _fold(
             query, keys + start, values + start, table, best, total, sums, 0, full, limit,
-            page_stride, place_stride, scale, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, False,
+            page_stride, place_stride, scale, cap, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, CAPPED, False,
         )  # fmt: skip
         best, total, sums = _fold(
             query, keys + start, values + start, table, best, total, sums, full, stop, limit,
-            page_stride, place_stride, scale, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, True,
+            page_stride, place_stride, scale, cap, DIM, WIDTH, PAGE, BLOCK, STAGES, PRECISION, CAPPED, True,
         )  # fmt: skip
 
         sums = sums * (v_scale / total)[:, None]

@@ -115,6 +115,11 @@ def ints(*size: int) -> Tensor:
     return zeros(*size, dtype=torch.int32)
 
 
+def rule_of(dim: int) -> ScoreRule | None:
+    """Return how Gemma, whose heads alone are so wide, scores keys."""
+    return ScoreRule(1 / 16, 50.0) if dim == 256 else None
+
+
 def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int) -> None:
     """A decode step's kernels of one block."""
     x, qkv = zeros(rows, hidden), (heads + 2 * kv_heads) * dim
@@ -122,13 +127,13 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
     place = ints(rows, 3)
     rotated = zeros(2, 64, min(dim // 2, 64), dtype=torch.float32)
     attended, gains = zeros(rows, heads * dim), (zeros(dim), zeros(dim), 1e-6)
-    gemma = dim == 256
+    rule = rule_of(dim)
     decode_attention.decode_attention(
         zeros(rows, qkv), rotated, *pages, ints(rows, 128), place[:, 0], place[:, 1], attended,
-        norms=None if gemma or heads == kv_heads else gains, rule=ScoreRule(1 / 16, 50.0) if gemma else None,
+        norms=None if rule or heads == kv_heads else gains, rule=rule,
     )  # fmt: skip
     decode_attention.decode_attention(
-        attended, rotated, *pages, ints(rows, 128), place[:, 0], place[:, 0], attended, stored=True
+        attended, rotated, *pages, ints(rows, 128), place[:, 0], place[:, 0], attended, rule=rule, stored=True
     )
     if heads == kv_heads:  # a parallel block
         norm, total = (zeros(hidden), zeros(hidden), 1e-5), qkv + inner
@@ -141,7 +146,7 @@ def step(hidden: int, heads: int, kv_heads: int, dim: int, inner: int, rows: int
         small_batch_gemm.linear_out(cat, zeros(hidden, cat.shape[1]), zeros(hidden), x, stats)
         adapted_step(x, cat, (hidden, qkv, inner, heads * dim))
         return
-    if gemma:  # whose norms stand behind products too
+    if rule is not None:  # Gemma, whose norms stand behind products too
         inside, gain = zeros(rows, inner), zeros(hidden, dtype=torch.float32)
         small_batch_gemm.linear_into(zeros(rows, qkv), x, zeros(qkv, hidden), None)
         small_batch_gemm.linear_into(x, attended, zeros(hidden, heads * dim), None)
@@ -243,9 +248,10 @@ def prompt(hidden: int, heads: int, kv_heads: int, dim: int, inner: int) -> None
         axes=None if own else ints(half), norms=None if own else (zeros(dim), zeros(dim), 1e-6),
     )  # fmt: skip
     rotary.rotate_heads(zeros(count, 3 * heads * dim), zeros(2, count, dim // 2, dtype=torch.float32), heads)
-    prefill_attention.paged_prefill_attention(q, *pages, ints(2, 9), ints(3, 5), cat[:, : heads * dim])
+    rule = rule_of(dim)
+    prefill_attention.paged_prefill_attention(q, *pages, ints(2, 9), ints(3, 5), cat[:, : heads * dim], rule=rule)
     if not own:
-        swiglu(zeros(count, 2 * inner))
+        swiglu(zeros(count, 2 * inner), gelu=rule is not None)
 
 
 def modules() -> list[ModuleType]:

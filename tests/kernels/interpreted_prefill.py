@@ -7,7 +7,7 @@ import torch
 
 from photonlite.kernels.prefill_attention import PrefillConfig, paged_prefill_attention
 from photonlite.kernels.reference import attention as reference
-from photonlite.kernels.reference.attention import FP8
+from photonlite.kernels.reference.attention import FP8, ScoreRule
 from photonlite.kernels.rotary import rotary_gelu_write, rotate_heads
 from tests.kernels.prompts import Span, head_major, scattered_prompts
 
@@ -33,11 +33,12 @@ def compare_attention() -> None:
         scales = {"k_scale": 0.25, "v_scale": 0.25} if kv_dtype else {}
         room = torch.full((len(case.q), shape[0] * shape[2] + 7), torch.nan)
         wanted = room.clone()
+        rule = (None, ScoreRule(0.2, 3.0), ScoreRule(0.3))[number % 4 % 3]
         block = PrefillConfig((16, 32)[number % 2], 4, 2, 2 if shape[0] // shape[1] % 2 == 0 else 1)
         paged_prefill_attention(
-            *case.arguments, room[:, :-7], query_tile=(16, 64)[number % 2], config=block, **scales
+            *case.arguments, room[:, :-7], rule=rule, query_tile=(16, 64)[number % 2], config=block, **scales
         )  # fmt: skip
-        reference.paged_prefill_attention(*case.arguments, wanted[:, :-7], **scales)
+        reference.paged_prefill_attention(*case.arguments, wanted[:, :-7], rule=rule, **scales)
         torch.testing.assert_close(room, wanted, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 

@@ -24,6 +24,8 @@ def test_the_first_half_gates_the_second() -> None:
     wanted = x[:, :7].double() / (1 + torch.exp(-x[:, :7].double())) * x[:, 7:]
     torch.testing.assert_close(swiglu(x).double(), wanted, rtol=1e-5, atol=1e-6)
     assert (swiglu(x.bfloat16()) == wanted.bfloat16()).float().mean() > 0.4  # inputs are rounded, results once more
+    wanted = functional.gelu(x[:, :7].double(), approximate="tanh") * x[:, 7:]
+    torch.testing.assert_close(swiglu(x, gelu=True).double(), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
@@ -32,7 +34,8 @@ def test_the_first_half_gates_the_second() -> None:
 def test_a_gate_on_a_card_is_that_of_the_reference(shape: tuple[int, int]) -> None:
     torch.manual_seed(2)
     x = torch.randn(shape[0], 2 * shape[1] + 8, device="cuda").bfloat16()[:, 8:]
-    torch.testing.assert_close(swiglu(x), reference.swiglu(x), rtol=2**-7, atol=1e-6)
+    for gelu in (False, True):
+        torch.testing.assert_close(swiglu(x, gelu=gelu), reference.swiglu(x, gelu=gelu), rtol=2**-7, atol=1e-6)
 
 
 @pytest.mark.gpu

@@ -14,9 +14,11 @@ from tests.conftest import Ended
 from tests.kernels.prompts import Prompts, Span, scattered_prompts
 
 
-def attended(case: Prompts, *, k_scale: float = 1.0, v_scale: float = 1.0) -> Tensor:
+def attended(
+    case: Prompts, *, k_scale: float = 1.0, v_scale: float = 1.0, rule: reference.ScoreRule | None = None
+) -> Tensor:
     room = torch.full((len(case.q), case.q[0].numel()), torch.nan, dtype=case.q.dtype, device=case.q.device)
-    paged_prefill_attention(*case.arguments, room, k_scale=k_scale, v_scale=v_scale)
+    paged_prefill_attention(*case.arguments, room, k_scale=k_scale, v_scale=v_scale, rule=rule)
     return room
 
 
@@ -93,17 +95,20 @@ MIXED = [Span(0, 749, 730), Span(730, 20), Span(0, 130), Span(64, 1), Span(0, 64
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-@pytest.mark.parametrize("shape", [(32, 32, 64, 16), (3, 1, 48, 8), (24, 8, 128, 128), (6, 2, 40, 1), (3, 1, 8, 4)])
+@pytest.mark.parametrize(
+    "shape", [(32, 32, 64, 16), (3, 1, 48, 8), (24, 8, 128, 128), (8, 4, 256, 16), (6, 2, 40, 1), (3, 1, 8, 4)]
+)
+@pytest.mark.parametrize("rule", [None, reference.ScoreRule(0.2, 3.0)], ids=["free", "capped"])
 def test_the_kernel_agrees_with_the_reference_on_the_device(
-    shape: tuple[int, int, int, int], dtype: torch.dtype, tolerance: float
+    shape: tuple[int, int, int, int], dtype: torch.dtype, tolerance: float, rule: reference.ScoreRule | None
 ) -> None:
     torch.manual_seed(2)
     case = scattered_prompts(MIXED, *shape, dtype)
     room = torch.zeros(len(case.q), shape[0] * shape[2])
     wide = [tensor.float() if tensor.is_floating_point() else tensor for tensor in case.arguments]
-    reference.paged_prefill_attention(*wide, room)
+    reference.paged_prefill_attention(*wide, room, rule=rule)
 
-    torch.testing.assert_close(attended(case.to("cuda")).float().cpu(), room, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(attended(case.to("cuda"), rule=rule).float().cpu(), room, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.gpu

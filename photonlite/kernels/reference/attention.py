@@ -123,9 +123,9 @@ def decode_attention(
 
 def paged_prefill_attention(
     q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, tiles: Tensor, out: Tensor,
-    *, k_scale: float = 1.0, v_scale: float = 1.0,
+    *, k_scale: float = 1.0, v_scale: float = 1.0, rule: ScoreRule | None = None,
 ) -> None:  # fmt: skip
-    size = keys.shape[1]
+    size, rule = keys.shape[1], rule or ScoreRule(q.shape[2] ** -0.5)
     for row, first, count, position, block in tiles.tolist():
         if count == 0:
             continue
@@ -136,13 +136,8 @@ def paged_prefill_attention(
         unseen = (places >= stop)[None]
         k = gather_pages(keys, table, unseen, q.dtype, k_scale)  # [1, S, H_kv, D]
         v = gather_pages(values, table, unseen, q.dtype, v_scale)
-        found = functional.scaled_dot_product_attention(
-            q[None, first : first + count].transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            attn_mask=places < limits[:, None],
-            enable_gqa=q.shape[1] != keys.shape[2],
-        )
+        queries = q[None, first : first + count].transpose(1, 2)
+        found = rule.attend(queries, k.transpose(1, 2), v.transpose(1, 2), places < limits[:, None])
         out[first : first + count] = found[0].transpose(0, 1).flatten(1)
 
 

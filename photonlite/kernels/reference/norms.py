@@ -44,9 +44,10 @@ def gelu_fp8(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     return quantise_rows(_activated(x, bias))
 
 
-def swiglu(x: Tensor) -> Tensor:
+def swiglu(x: Tensor, *, gelu: bool = False) -> Tensor:
     gate, value = _at_least_float32(x).chunk(2, dim=1)
-    return (functional.silu(gate) * value).to(x.dtype)
+    gate = functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)
+    return (gate * value).to(x.dtype)
 
 
 def swiglu_fp8(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from photonlite.models.moondream.fused.layers import PackedBlock, pack_blocks
 from photonlite.models.moondream.fused.mixture_decode import MixtureDecode
 from photonlite.models.moondream.fused.mixture_prefill import MixturePrefill
 from photonlite.models.moondream.fused.prefill import FusedPrefill
-from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
+from photonlite.models.moondream.fused.vision import FusedEncoder
 from photonlite.models.moondream.text import DecoderBlock, TextDecoder
 from photonlite.models.moondream.vision import VisionEncoder
 from photonlite.models.quantised import QuantisedLinear, fused_obstacle, obstacle, refuse_fp8, stored_weight
@@ -111,7 +111,7 @@ class MoondreamModel(nn.Module):
             refuse_fp8(self)
         elif not weight.is_cuda or weight.dtype == torch.float64 or obstacle(self.vision) is not None:
             return self.vision
-        return FusedEncoder(self.vision, fp8=fp8, head_size=fastest_head_size(self.vision))
+        return FusedEncoder(self.vision, fp8=fp8)
 
     @functools.cached_property
     def packed_blocks(self) -> tuple[PackedBlock, ...]:

@@ -7,13 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from photonlite.device.collectives import RankGroup
+from photonlite.kernels import cards
 from photonlite.models.base import ModelShape
 from photonlite.models.layers import Attention
 from photonlite.models.paligemma.config import PaliGemmaConfig
-from photonlite.models.paligemma.fused import FusedDecode, block_weights, rotary_rows, step_obstacle
+from photonlite.models.paligemma.fused.decode import FusedDecode
+from photonlite.models.paligemma.fused.prefill import FusedPrefill
+from photonlite.models.paligemma.fused.text import FusedText
+from photonlite.models.paligemma.fused.vision import FusedTower
 from photonlite.models.paligemma.images import SquareImages
 from photonlite.models.paligemma.text import TextDecoder
 from photonlite.models.paligemma.vision import VisionTower
+from photonlite.models.quantised import obstacle, refuse_fp8
 
 LOCATIONS = 1024
 """Bins of a coordinate, each with a token of its own; the first one is at 0, the last one at 1."""
@@ -52,21 +57,31 @@ class PaliGemmaModel(nn.Module):
             prefix_lm=True,
         )
 
-    def crop_encoder(self, *, fp8: bool = False) -> VisionTower:
-        return self.vision
+    def crop_encoder(self, *, fp8: bool = False) -> VisionTower | FusedTower:
+        if fp8:
+            refuse_fp8(self)
+        elif self._encoder_obstacle() is not None:
+            return self.vision
+        return FusedTower(self.vision, fp8=fp8)
 
-    def prompt_decoder(self, *, fp8: bool = False) -> None: ...
+    @functools.cached_property
+    def _fused(self) -> FusedText:
+        return FusedText(self.text)
+
+    def prompt_decoder(self, *, fp8: bool = False) -> FusedPrefill | None:
+        return self._fused.prompt_decoder()  # whose products stay in 16 bits
 
     def step_decoder(self, ranks: RankGroup | None = None) -> FusedDecode | None:
-        if ranks is not None or step_obstacle(self.text):
-            return None
-        return FusedDecode(block_weights(self.text), rotary_rows(self.config.text, self.text.words.device))
+        return None if ranks is not None else self._fused.step_decoder()
 
     def plain_parts(self) -> dict[str, str]:
-        rules = "fused attention of prompts has neither soft caps nor windows"
-        parts = {"image encoder": "this family has no fused kernels for it", "prompts": rules}
-        reason = step_obstacle(self.text)
-        return parts if reason is None else parts | {"decode steps": reason}
+        reasons = {"image encoder": self._encoder_obstacle()} | self._fused.plain_parts()
+        return {part: reason for part, reason in reasons.items() if reason is not None}
+
+    def _encoder_obstacle(self) -> str | None:
+        words = self.text.words
+        unfit = obstacle(self.vision) or cards.wrong_type(words.dtype, cards.HALF)
+        return unfit or cards.obstacle(cards.card_of(words.device), cards.encoder_needs())
 
     def kv_statistics(self) -> Sequence[tuple[float, float]]:
         return self.text.kv_statistics()

@@ -48,9 +48,12 @@ class VisionTower(nn.Module):
 
     def encode(self, patches: Tensor, grids: Sequence[tuple[int, int]]) -> Tensor:
         """Map the patches of whole images, uint8 ``[P, bytes]``, to embeddings ``[1, P, dim]``."""
-        count = len(patches) // len(self.positions)  # what measures memory may leave an incomplete one
-        whole = patches[: count * len(self.positions)].view(count, len(self.positions), -1)
-        return self(normalize(whole).to(self.patch_embed.weight.dtype)).flatten(0, 1)[None]
+        images = self.whole(patches).view(-1, len(self.positions), patches.shape[1])
+        return self(normalize(images).to(self.patch_embed.weight.dtype)).flatten(0, 1)[None]
+
+    def whole(self, patches: Tensor) -> Tensor:
+        """Return the patches of complete images; what measures memory may leave an incomplete one."""
+        return patches[: len(patches) // len(self.positions) * len(self.positions)]
 
     def encoding(self, grids: Sequence[tuple[int, int]]) -> Callable[[Tensor], Tensor]:
         return partial(self.encode, grids=grids)

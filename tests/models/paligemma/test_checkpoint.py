@@ -1,10 +1,11 @@
 """Checkpoints loaded and asked as users do, against transformers and against a loop of one request."""
 
+import json
 import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,13 @@ from photonlite.errors import (
     SettingsError,
     UnsupportedSkillError,
 )
+from photonlite.models.fused_vision import FusedTransformer
 from photonlite.models.paligemma.checkpoint import MASKS_NAME
+from photonlite.models.paligemma.fused.decode import FusedDecode
+from photonlite.models.paligemma.fused.prefill import FusedPrefill
+from photonlite.models.paligemma.fused.text import FusedText
 from photonlite.models.paligemma.images import cut_patches
+from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import PaliGemmaPrompts
 from photonlite.request import IMAGE, Token
 from photonlite.sequence import Sequence
@@ -221,25 +227,63 @@ def held_until_submitted(count: int) -> Iterator[None]:
         yield
 
 
+def answers_of(folder: Path, engine: dict[str, Any], seen: Counter[str], *, pipelined: bool = False) -> list[Any]:
+    """Return the answers of a batch; where it is pipelined some requests are pre-empted."""
+    held = 0
+    if pipelined:
+        # Requests about one image become ready together, as all wait when the engine starts. There are pages for the
+        # longest request and hardly more.
+        held = 2 * ENGINE["max_batch"]  # so many tasks of a batch are open at once
+        engine = {"max_context": 80, "kv_cache_bytes": 22 * page_bytes(folder), "router": "greedy", "depth": 2} | engine
+    with (
+        held_until_submitted(held),
+        photonlite.load(folder, device="cpu", dtype="float32", engine=ENGINE | engine) as loaded,
+    ):
+        answers = [rounded(one) for one in loaded.batch(tasks_of(16), errors="raise")]
+        counters = loaded.metrics()["counters"]
+        seen.update(preemptions=counters["preemptions"], hits=counters["prefix_hits"])
+    return answers
+
+
 @pytest.mark.long
 def test_pipelined_equals_blocking_equals_one_at_a_time(folder: Path) -> None:
-    answers, seen = [], Counter[str]()
-    # Requests about one image become ready together, as all wait when the engine starts. There are pages for the
-    # longest request and hardly more: some are pre-empted.
-    pages = {"max_context": 80, "kv_cache_bytes": 22 * page_bytes(folder), "router": "greedy"}
-    window = 2 * ENGINE["max_batch"]  # so many tasks of a batch are open at once
-    tasks = tasks_of(16)
-    for engine, held in ((pages | {"depth": 2}, window), ({"depth": 1}, 0), (ALONE, 0)):
-        with (
-            held_until_submitted(held),
-            photonlite.load(folder, device="cpu", dtype="float32", engine=ENGINE | engine) as loaded,
-        ):
-            answers.append([rounded(one) for one in loaded.batch(tasks, errors="raise")])
-            counters = loaded.metrics()["counters"]
-            seen.update(preemptions=counters["preemptions"], hits=counters["prefix_hits"])
-    assert answers[0] == answers[1]
-    assert answers[0] == answers[2]
+    seen = Counter[str]()
+    pipelined = answers_of(folder, {}, seen, pipelined=True)
+    assert pipelined == answers_of(folder, {"depth": 1}, seen)
+    assert pipelined == answers_of(folder, ALONE, seen)
     assert min(seen["preemptions"], seen["hits"]) > 0, seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batching", ["turns", "mixed"])
+def test_fused_parts_pipelined_equal_the_plain_model_one_at_a_time(
+    one: Path, batching: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((one / "config.json").read_text())
+    config["text_config"]["sliding_window"] = 4096  # longer than the context
+    (one / "config.json").write_text(json.dumps(config))
+    np.savez(one / MASKS_NAME, **random_weights())
+    wanted, seen, ran = answers_of(one, ALONE, Counter()), Counter[str](), Counter[type]()
+    for part in (FusedPrefill, FusedDecode, FusedTransformer):
+        monkeypatch.setattr(part, "__call__", counted(part, ran))
+    monkeypatch.setattr(FusedText, "_obstacle", lambda text, needs: None)
+    monkeypatch.setattr(PaliGemmaModel, "_encoder_obstacle", lambda model: None)
+
+    assert answers_of(one, {"batching": batching}, seen, pipelined=True) == wanted
+
+    assert min(seen["preemptions"], seen["hits"]) > 0, seen
+    assert len(ran) == 3, ran
+
+
+def counted(kind: type, ran: Counter[type]) -> Callable[..., Any]:
+    """Return the call of a class, counted."""
+    call = kind.__call__
+
+    def watched(*arguments: Any) -> Any:
+        ran[kind] += 1
+        return call(*arguments)
+
+    return watched
 
 
 def page_bytes(folder: Path) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from photonlite.models.families import LoadOptions
 from photonlite.models.layers import MaskedAttention, attend
 from photonlite.models.paligemma.config import PaliGemmaConfig
-from photonlite.models.paligemma.images import SquareImages, cut_patches
+from photonlite.models.paligemma.images import cut_patches
 from photonlite.models.paligemma.model import LOCATIONS, PaliGemmaModel
 from photonlite.models.paligemma.weights import load_model
 from photonlite.models.shards import CONFIG_NAME, read_json
@@ -147,10 +147,3 @@ def test_statistics_of_keys_and_values_are_of_their_magnitude(model: PaliGemmaMo
     for estimates, tensors in zip(model.kv_statistics(), seen, strict=True):
         for estimate, tensor in zip(estimates, tensors, strict=True):
             assert 0.2 < estimate / float(tensor.square().mean().sqrt()) < 5
-
-
-def test_what_is_not_fused_is_named(model: PaliGemmaModel) -> None:
-    assert set(model.plain_parts()) == {"image encoder", "prompts", "decode steps"}
-    assert "soft caps" in model.plain_parts()["prompts"]
-    assert model.prompt_decoder() is model.step_decoder() is None
-    assert isinstance(model.crop_spec, SquareImages)

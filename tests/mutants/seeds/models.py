@@ -116,6 +116,20 @@ MUTANTS = [
         "tests/models/paligemma/test_model.py",
     ),
     Mutant(
+        "the last block of Gemma's prompts does not see its own position",
+        "models/paligemma/fused/prefill.py",
+        "seen = prompts.lengths - 1",
+        "seen = prompts.lengths - 2",
+        "tests/models/paligemma/fused/test_prefill.py",
+    ),
+    Mutant(
+        "queries, keys and values of SigLIP have one bias",
+        "models/paligemma/fused/vision.py",
+        "layer.bias.detach() for layer in inward",
+        "block.q.bias.detach() for layer in inward",
+        "tests/models/paligemma/fused/test_vision.py",
+    ),
+    Mutant(
         "embeddings of words are scaled without rounding",
         "models/paligemma/text.py",
         "torch.tensor(self.config.dim**0.5, dtype=self.words.dtype).item()",

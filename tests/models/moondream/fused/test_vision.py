@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from photonlite.kernels.fp8 import has_fp8
+from photonlite.models.fused_vision import fastest_head_size
 from photonlite.models.moondream.config import VisionConfig
-from photonlite.models.moondream.fused.vision import FusedEncoder, fastest_head_size
+from photonlite.models.moondream.fused.vision import FusedEncoder, layers_of
 from photonlite.models.moondream.vision import VisionEncoder
 from tests.tiny import tiny_config, tiny_model
 
@@ -97,7 +98,7 @@ def test_on_the_cpu_the_plain_encoder_serves_unless_fp8_is_wanted() -> None:
 
     assert model.crop_encoder() is model.vision
     assert isinstance(model.crop_encoder(fp8=True), FusedEncoder)
-    assert fastest_head_size(model.vision) == 6
+    assert fastest_head_size(layers_of(model.vision)) == 6
 
 
 def test_the_parameters_keep_their_names() -> None:
@@ -179,4 +180,4 @@ def test_on_a_card_fp8_stays_near_the_plain_encoder(head_size: int) -> None:
 @pytest.mark.gpu
 @card
 def test_the_measured_head_size_is_at_least_its_own() -> None:
-    assert fastest_head_size(real_encoder()) in (72, 80)
+    assert fastest_head_size(layers_of(real_encoder())) in (72, 80)

@@ -1,7 +1,6 @@
 """Decode steps on fused kernels: equal to the plain decoder by their references, as close as rounding on a card."""
 
 import copy
-import dataclasses
 from typing import Any
 
 import pytest
@@ -11,7 +10,9 @@ from torch import Tensor
 from photonlite.kernels.triton_utils import HAS_TRITON
 from photonlite.models.base import ModelShape, NextPositions
 from photonlite.models.paligemma.config import TextConfig
-from photonlite.models.paligemma.fused import FusedDecode, block_weights, rotary_rows, step_obstacle
+from photonlite.models.paligemma.fused.decode import FusedDecode
+from photonlite.models.paligemma.fused.layers import block_weights, rotary_rows
+from photonlite.models.paligemma.fused.text import FusedText
 from photonlite.models.paligemma.text import Norm, TextDecoder
 from photonlite.runner.buffers import PagedCache
 from photonlite.runner.decode import decode_attention
@@ -106,19 +107,13 @@ def test_joined_weights_are_there_once() -> None:
     assert {matrix.untyped_storage().data_ptr() for matrix in matrices} <= memory
 
 
-def test_a_window_within_the_context_keeps_steps_plain() -> None:
-    text = random_text(dataclasses.replace(CONFIGS["capped"], window=255))
-    assert "sees all of 256 positions" in (step_obstacle(text) or "")
-    assert "sees all" not in (step_obstacle(random_text(CONFIGS["capped"])) or "")
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not (torch.cuda.is_available() and HAS_TRITON), reason="needs a CUDA device and Triton")
 def test_rounding_costs_no_more_than_in_the_plain_decoder() -> None:
     exact = random_text(WIDE).bfloat16().float().cuda()
     text = copy.deepcopy(exact).bfloat16()
     decoder = fused_decode(text)
-    assert step_obstacle(text) is None
+    assert FusedText(text).plain_parts() == {"prompts": None, "decode steps": None}
     total = [0.0, 0.0]
     for rows in (1, 2, 8, 32, 64, 70):
         lengths = [850 - 37 * row % 850 for row in range(rows)]
