@@ -324,8 +324,9 @@ class Session:
         for handle in list(self.open):
             if handle.thread == threading.get_ident():
                 handle.fail(_closed())
-        while self.open:
-            concurrent.futures.wait([handle.future for handle in list(self.open)])
+        # An interrupt may have kept one that has ended from leaving `open`.
+        while waiting := [handle.future for handle in list(self.open) if not handle.future.done()]:
+            concurrent.futures.wait(waiting)
 
     def _note_end(self, handle: RequestHandle) -> None:
         self.open.discard(handle)
