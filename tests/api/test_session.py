@@ -595,6 +595,20 @@ def test_closing_twice_at_once_still_finishes_open_requests(monkeypatch: pytest.
         one.result(GUARD)
 
 
+def test_an_interrupt_that_comes_as_a_call_begins_leaves_no_request_open() -> None:
+    class Interrupted(set[RequestHandle]):
+        def add(self, handle: RequestHandle) -> None:
+            super().add(handle)
+            raise KeyboardInterrupt
+
+    with serve() as model:
+        model._session.open = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            model.detect(IMAGE, "mug")
+
+        assert not model._session.open
+
+
 def test_closing_waits_for_no_request_that_has_ended_though_an_interrupt_came_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
