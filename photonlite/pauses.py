@@ -55,11 +55,14 @@ def short_turns() -> Iterator[None]:
             sys.setswitchinterval(_before.pop())  # blocks may end in any order: what is left last was there first
 
 
-def _renew_lock() -> None:
-    """Replace the lock in a forked process: another thread may have held it, which stayed in the parent."""
+def _end_blocks() -> None:
+    """End all blocks in a forked process, whose threads stayed in the parent, one of them perhaps with the lock."""
     global _turns
     _turns = threading.Lock()
+    if _before:
+        sys.setswitchinterval(_before[0])
+        _before.clear()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_end_blocks)

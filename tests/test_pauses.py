@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -77,3 +78,15 @@ def test_a_shorter_interval_of_the_caller_stays() -> None:
     with short_turns():
         assert sys.getswitchinterval() == pytest.approx(1e-4, rel=0.02)
     assert sys.getswitchinterval() == pytest.approx(1e-4, rel=0.02)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("usual_turns")
+def test_a_forked_process_has_the_interval_from_before_its_parents_blocks() -> None:
+    with short_turns(), short_turns():
+        child = os.fork()
+        if child == 0:
+            os._exit(round(1e4 * sys.getswitchinterval()))
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 50

@@ -94,6 +94,7 @@ class Session:
 
     def launch(self, task: Task[Any]) -> RequestHandle:
         handle, steps = self._begin(task)
+        self.open.add(handle)
         self._schedule(handle, steps)
         return handle
 
@@ -134,7 +135,6 @@ class Session:
         if task.typed is not None and task.typed.spec is not None:
             compiling = self._compiler.compile(task.typed.spec, cache_salt=request.cache_salt, caller=task.caller)
         handle = RequestHandle(request, task.deadline_s, self._note_end)
-        self.open.add(handle)
         if compiling is not None:
             handle.when_computed(compiling.cancel)  # where the request ends before it is compiled
         return handle, self._steps(handle, task, compiling)
@@ -258,6 +258,7 @@ class Session:
         """Run the steps on this thread; for a stream, until the request is submitted."""
         handle, steps = self._begin(task)
         try:
+            self.open.add(handle)  # an interrupt just behind it must not leave it there, where `close` waits for it
             self._run_steps(handle, steps, waits=lambda: task.stream is None or not handle.submitted.done())
         except BaseException as error:
             handle.fail(error)
@@ -324,8 +325,9 @@ class Session:
         for handle in list(self.open):
             if handle.thread == threading.get_ident():
                 handle.fail(_closed())
-        while self.open:
-            concurrent.futures.wait([handle.future for handle in list(self.open)])
+        # An interrupt may have kept one that has ended from leaving `open`.
+        while waiting := [handle.future for handle in list(self.open) if not handle.future.done()]:
+            concurrent.futures.wait(waiting)
 
     def _note_end(self, handle: RequestHandle) -> None:
         self.open.discard(handle)

@@ -17,6 +17,7 @@ variables for the whole process; the number of threads can be set at any time, f
 import atexit
 import contextlib
 import ctypes
+import os
 import queue
 import threading
 import time
@@ -241,8 +242,8 @@ def in_passing(work: Callable[[], _T]) -> _T:
     begun: Future[int] = Future()
 
     def run() -> None:
-        begun.set_result(threading.get_ident())
         try:
+            begun.set_result(threading.get_ident())  # an interrupt may end the work from here on
             with compute_threads()(WORTH):
                 outcome.set_result(work())
         except BaseException as error:
@@ -285,4 +286,6 @@ def _find_setters() -> tuple[Callable[[int], object], ...]:
 
 _setters: Final = _find_setters()
 _wide: Final[set[object]] = set()
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_wide.clear)  # the threads that run these blocks stayed in the parent
 _spare: Final = SpareCores(idle_seconds)

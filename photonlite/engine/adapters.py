@@ -170,6 +170,7 @@ class AdapterLoader:
     ) -> None:
         self._bank, self._store, self._device, self._tell = bank, store, device, tell
         self._thread = ThreadPoolExecutor(1, "photonlite-adapters")
+        self._thread.submit(lambda: None)  # starts it: where that fails later, `begin` would end the engine
 
     def begin(self, load: AdapterLoad) -> None:
         """Begin to load, and return at once; `tell` is called at the end, on this loader's thread."""

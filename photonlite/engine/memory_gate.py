@@ -100,7 +100,12 @@ class GateLane:
             self._queue.append(permit)
             begins, self._granting = not self._granting, True
         if begins:
-            threading.Thread(target=self._grant, name="photonlite-memory-gate", daemon=True).start()
+            try:
+                threading.Thread(target=self._grant, name="photonlite-memory-gate", daemon=True).start()
+            except BaseException:  # there is no thread left, or the caller is interrupted
+                self._granting = False  # the next call that waits tries again
+                permit.release()
+                raise
         self.wake()  # room may have been released meanwhile
         return permit
 

@@ -81,7 +81,16 @@ _SCALED_AT_ONCE: Final = 2**18  # values
 
 # Pillow reads pixels and EXIF of an opened file on first use, into the object and without a lock. One image always
 # gets the same of these locks; two images rarely share one.
-_LAZY_LOCKS: Final = tuple(threading.Lock() for _ in range(61))
+_LAZY_LOCKS: Final = [threading.Lock() for _ in range(61)]
+
+
+def _renew_locks() -> None:
+    """Replace the locks in a forked process: threads that held some stayed in the parent."""
+    _LAZY_LOCKS[:] = [threading.Lock() for _ in _LAZY_LOCKS]
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> Image.Image:

@@ -63,8 +63,13 @@ class ImageFetcher:
             if self._closed:
                 raise ModelError("the model is closed: load it again")
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._run, args=(self._loop,), name="photonlite-fetch", daemon=True).start()
+                loop = asyncio.new_event_loop()
+                try:
+                    threading.Thread(target=self._run, args=(loop,), name="photonlite-fetch", daemon=True).start()
+                except RuntimeError:  # there is no thread left: the next URL tries again
+                    loop.close()
+                    raise
+                self._loop = loop
             return asyncio.run_coroutine_threadsafe(self._fetch(url, hold), self._loop)
 
     def close(self) -> None:

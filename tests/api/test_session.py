@@ -595,6 +595,39 @@ def test_closing_twice_at_once_still_finishes_open_requests(monkeypatch: pytest.
         one.result(GUARD)
 
 
+def test_an_interrupt_that_comes_as_a_call_begins_leaves_no_request_open() -> None:
+    class Interrupted(set[RequestHandle]):
+        def add(self, handle: RequestHandle) -> None:
+            super().add(handle)
+            raise KeyboardInterrupt
+
+    with serve() as model:
+        model._session.open = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            model.detect(IMAGE, "mug")
+
+        assert not model._session.open
+
+
+def test_closing_waits_for_no_request_that_has_ended_though_an_interrupt_came_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    model = serve()
+    load = Gate(monkeypatch, pool, "load_image")
+    handle = model._session.launch(detect_task(model, IMAGE))
+    load.wait()
+    handle.future.add_done_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        handle.cancel()
+    load.open()
+
+    on_thread(model.close).result(GUARD)
+    assert not model.alive
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("deadline_s", [np.float32(15), Fraction(31, 2), 10**12])
 def test_a_deadline_may_be_any_real_number(model: VisionModel, deadline_s: Any) -> None:

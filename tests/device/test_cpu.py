@@ -341,6 +341,17 @@ def test_small_operations_take_no_share_and_a_failure_gives_its_share_back() -> 
     assert wide == set()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_shares_its_cores_with_no_block_of_its_parent() -> None:
+    with spread(WORTH, most=2):
+        child = os.fork()
+        if child == 0:
+            os._exit(len(cpu._wide))
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_one_time_work_runs_on_a_thread_that_ends_with_it() -> None:
     before = threading.active_count()
 
@@ -377,6 +388,36 @@ def test_an_interrupt_ends_one_time_work_before_it_is_raised() -> None:
         signal.signal(signal.SIGINT, before)
     assert ended.is_set()
     assert time.monotonic() < until
+
+
+def test_an_interrupt_may_come_as_soon_as_one_time_work_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Begun(cpu.Future[Any]):
+        """Waits, once it is known which thread is to be ended, until that is ended."""
+
+        def set_result(self, result: Any) -> None:
+            super().set_result(result)
+            while not asked.wait(0.001):
+                pass
+            until = time.monotonic() + TIMEOUT
+            while time.monotonic() < until:
+                time.sleep(0.001)
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            raise KeyboardInterrupt
+
+    asked, wait = threading.Event(), cpu.wait
+
+    def wait_for(futures: list[cpu.Future[Any]]) -> None:
+        asked.set()
+        assert wait(futures, TIMEOUT).not_done == set()
+
+    monkeypatch.setattr(cpu, "Future", Begun)
+    monkeypatch.setattr(cpu, "wait", wait_for)
+    monkeypatch.setattr(cpu.threading, "Thread", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        in_passing(lambda: None)
 
 
 def test_only_the_calling_thread_gets_another_number() -> None:

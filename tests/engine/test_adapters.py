@@ -135,3 +135,18 @@ def test_what_goes_wrong_is_told_by_type(
     loader.begin(AdapterLoad(1, stranger))
     assert "does not come from this engine's store" in str(told.next())
     loader.close()
+
+
+def test_an_adapter_fails_alone_where_no_thread_can_be_started(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    kept, told = store(), Told()
+    (adapter,) = load(kept, folders[:1])
+    loader = AdapterLoader(AdapterBank(MODEL, slots=1, rank=4), kept, CPU, told)
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    loader.begin(AdapterLoad(1, adapter))
+    assert "'a' could not be brought to the device: can't start new thread" in str(told.next())
+    loader.close()

@@ -175,6 +175,7 @@ class Call:
         image = Prepared(f"image {id(self)}")
         self.session = asked
         self.handle, self._steps = asked._begin(task(request(**settings), Source(lambda: image)))  # type: ignore[arg-type, return-value]
+        asked.open.add(self.handle)
         self.stream: TokenStream | None = TokenStream(self.handle)
         self.ends = 0
         on_end = self.handle._on_end

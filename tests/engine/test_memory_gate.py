@@ -112,6 +112,25 @@ def test_the_granting_thread_ends_when_no_call_waits(lane: GateLane) -> None:
     assert not any(thread.is_alive() for thread in begun)
 
 
+def test_calls_wait_and_are_admitted_after_one_for_which_no_thread_could_be_started(
+    lane: GateLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    first = Caller(lane, 90)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="start"):
+            lane.request(90)
+    second = Caller(lane, 20)
+    assert (second.waits, lane.waiting) == (True, 1)
+    first.permit.release()
+    second.wait()
+
+    assert lane.held == 20
+
+
 def test_no_call_is_lost_or_admitted_beyond_the_limit_under_load() -> None:
     count = 200
     lane, most, lock, inside = GateLane(30), 0, threading.Lock(), 0

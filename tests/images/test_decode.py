@@ -2,6 +2,7 @@ import base64
 import io
 import os
 import random
+import signal
 import struct
 import textwrap
 import threading
@@ -24,6 +25,7 @@ from photonlite.errors import (
     ImageTooLargeError,
     ImageUrlError,
 )
+from photonlite.images import decode
 from photonlite.images.decode import file_bytes, image_size, load_image
 
 ORIENTATION = 0x0112
@@ -521,3 +523,20 @@ def test_the_header_alone_is_enough_and_what_has_none_or_is_too_large_counts_not
     for source in (b"no image", b"", tmp_path / "nowhere", tmp_path / "fifo", tmp_path, object(), None, [1], pipe):
         assert image_size(source) is None  # type: ignore[arg-type]
     assert load_image(pipe).size == (24, 16)  # nothing has been read from it
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_decodes_although_a_thread_was_decoding_at_the_fork() -> None:
+    image = gradient()
+    with decode._LAZY_LOCKS[id(image) % len(decode._LAZY_LOCKS)]:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            try:
+                load_image(image)
+                os._exit(7)
+            finally:
+                os._exit(1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

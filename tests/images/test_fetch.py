@@ -349,6 +349,23 @@ def test_closing_twice_is_fine_although_the_thread_has_ended(monkeypatch: pytest
     assert fetched.done()
 
 
+def test_urls_are_fetched_after_one_for_which_no_thread_could_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fetch(url: str, **options: Any) -> bytes:
+        return b"image"
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "fetch", fetch)
+    fetcher = module.ImageFetcher(1_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="start"):
+            fetcher.submit("https://a.example/p.png")
+    assert fetcher.submit("https://a.example/p.png").result(GUARD) == b"image"
+    fetcher.close()
+
+
 def test_a_model_that_was_not_told_to_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "fetch", None)
     with serve() as model, pytest.raises(ImageUrlError, match="allow_urls=True"):

@@ -172,7 +172,7 @@ class DiskTier:
 def entries(folder: Path, suffix: str = _SUFFIX) -> Iterator[Entry]:
     """Yield what is stored in a folder; files may come and go meanwhile."""
     for tenant in _scan(folder / "images"):
-        for file in _scan(tenant):
+        for file in (tenant, *_scan(tenant)):  # beside the tenants are files that were written to measure the disk
             if file.name.endswith(suffix):
                 with suppress(OSError):
                     state = file.stat()
@@ -192,35 +192,37 @@ def prune(
     Removed are those of a tenant (its folder's name; all unless given) that were not used for so many seconds, and then
     those that were not used for longest until at most `left_bytes` remain, if there are more than `most_bytes`.
     """
-    now, files, size = time.time(), 0, 0
+    now = time.time()
     for entry in entries(folder, _TEMPORARY):
         if now - entry.used > _ABANDONED_S:
             _remove(entry)
     left: list[Entry] = []
+    removed: list[int] = []  # bytes of each file
     for entry in entries(folder):
         if tenant is not None and entry.tenant != tenant:
             continue
         if unused_s is not None and now - entry.used >= unused_s:
-            files, size = files + _remove(entry), size + entry.size
+            removed += _remove(entry)
         else:
             left.append(entry)
     total = sum(entry.size for entry in left)
-    if most_bytes is None or total <= most_bytes:
-        return files, size
-    left.sort(key=lambda entry: entry.used)
-    for entry in left:
-        if total <= (most_bytes if left_bytes is None else left_bytes):
-            break
-        files, size, total = files + _remove(entry), size + entry.size, total - entry.size
-    return files, size
+    if most_bytes is not None and total > most_bytes:
+        left.sort(key=lambda entry: entry.used)
+        for entry in left:
+            if total <= (most_bytes if left_bytes is None else left_bytes):
+                break
+            removed += _remove(entry)
+            total -= entry.size
+    return len(removed), sum(removed)
 
 
-def _remove(entry: Entry) -> bool:
+def _remove(entry: Entry) -> tuple[int, ...]:
+    """Remove a file; returns its bytes, or nothing where another process was quicker, or this one may not."""
     try:
         entry.path.unlink()
-    except OSError:  # another process was quicker, or may not
-        return False
-    return True
+    except OSError:
+        return ()
+    return (entry.size,)
 
 
 def _scan(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:

@@ -60,7 +60,8 @@ class TierPolicy:
     def forget_read(self, tier: Tier) -> None:
         """Forget a little of what was measured of a tier that was refused, so that it is tried again."""
         with self._lock:
-            self._reading[tier] = (1 - _FORGOTTEN) * self._reading.get(tier, 0.0)
+            if tier in self._reading:
+                self._reading[tier] *= 1 - _FORGOTTEN
 
     def computing(self, kind: Kind) -> float | None:
         """Return the seconds that a byte takes to compute; None before all of that was measured."""

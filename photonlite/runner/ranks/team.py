@@ -52,6 +52,7 @@ class Team:
         self._watchers: list[threading.Thread] = []
         self._open: list[int] = []  # one to meet in, one with memory
         self._stopping = False
+        self._process = os.getpid()
         self._lost: str | None = None
         self._noticed = threading.Event()
         self._on_loss: Callable[[EngineDiedError], None] | None = None
@@ -127,7 +128,9 @@ class Team:
             on_loss(self._error())
 
     def stop(self) -> None:
-        """End all processes, those that are being started too, and wait for them."""
+        """End all processes, those that are being started too, and wait for them; not in a forked process."""
+        if os.getpid() != self._process:
+            return  # its parent's ranks go on, and the locks of what watches them may be held for ever
         self._stopping = True
         processes, self._processes = self._processes, []
         for process in processes:

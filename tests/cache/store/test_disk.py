@@ -190,14 +190,16 @@ def test_what_is_larger_than_the_folder_is_not_written(tmp_path: Path) -> None:
 def test_a_writer_that_died_leaves_nothing_for_long(tmp_path: Path) -> None:
     tier, folder = DiskTier(tmp_path, LIMIT), tmp_path / "images" / "shared"
     folder.mkdir()
-    old, new = folder / "x.writing", folder / "y.writing"
-    old.write_bytes(b"half")
-    new.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
+    old, measured, new = folder / "x.writing", folder.parent / "start-x.writing", folder / "y.writing"
+    for file in (old, measured, new):
+        file.write_bytes(b"half")
+        os.utime(file, (time.time() - 7200,) * 2)
+    new.touch()
 
     tier.write(KEY, "", embeddings())
 
     assert sorted(path.name for path in folder.iterdir()) == [f"{KEY}.numbers", "y.writing"]
+    assert list(folder.parent.iterdir()) == [folder]
     assert len(list(entries(tmp_path))) == 1
 
 
@@ -217,6 +219,18 @@ def test_pruning_by_age_size_and_tenant(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert prune(tmp_path, unused_s=0.0)[0] == 5
     assert prune(tmp_path / "nowhere", unused_s=0.0) == (0, 0)
+
+
+def test_files_that_cannot_be_removed_do_not_count_as_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, "another user's")
+
+    DiskTier(tmp_path, LIMIT).write(KEY, "", embeddings())
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        assert prune(tmp_path, unused_s=0.0) == prune(tmp_path, most_bytes=0) == (0, 0)
+
+    assert prune(tmp_path, unused_s=0.0)[0] == 1
 
 
 @pytest.mark.parametrize("kind", ["file", "below a file", "forbidden"])

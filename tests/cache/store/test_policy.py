@@ -82,3 +82,12 @@ def test_rates_follow_what_is_measured() -> None:
 
     assert found.rates["disk"] == pytest.approx(200, rel=0.01)
     assert "memory" not in found.rates
+
+
+def test_a_tier_that_is_refused_before_it_was_measured_stays_unmeasured() -> None:
+    found = TierPolicy(lambda: LAPTOP)
+    found.forget_read("disk")
+    assert found.rates == {}
+    found.note_read("disk", 100, 1.0)
+
+    assert found.rates["disk"] == 100

@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "closing does not wait for what is on its way to the engine",
         "api/session.py",
-        "        while self.open:\n",
-        "        while False:\n",
+        "while waiting := [",
+        "while waiting := False and [",
         "tests/api/test_session.py tests/test_typed_answers.py",
     ),
     Mutant(

@@ -193,6 +193,30 @@ with served(saved(divisible_config(), Path(sys.argv[1])), 2) as model:
 
 
 @pytest.mark.long
+def test_ranks_go_on_when_a_forked_process_ends(tmp_path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+from tests.ranks import divisible_config, saved
+from tests.runner.ranks.test_team import served
+with served(saved(divisible_config(), Path(sys.argv[1])), 2) as model:
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)  # which ends what the model has left, if it may
+    status = os.waitpid(child, 0)[1]
+    answer = model.query(None, "why?", settings={"max_tokens": 3})
+    print(os.waitstatus_to_exitcode(status), answer.finish_reason)
+"""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
+        try:
+            assert program.communicate(timeout=LONG)[0] == "7 length\n"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)  # the forked process too
+
+
+@pytest.mark.long
 def test_what_keeps_ranks_from_starting_is_told_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
