@@ -168,6 +168,8 @@ class Forwarder:
                 raise _lost() from group_of_one
             if not sent.complete:
                 await send({"type": "websocket.close", "code": GOING_AWAY, "reason": "replica_lost"})
+        except* HttpError as group_of_one:  # no replica has taken it
+            raise group_of_one.exceptions[0] from None
 
     async def _pump(self, connection: str, receive: Receive, started: asyncio.Event) -> None:
         """Push what the client sends, one message after the other, as soon as the WebSocket is open at a replica."""

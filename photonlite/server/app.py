@@ -8,6 +8,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from photonlite.server.calls import ServedModel
 from photonlite.server.config import ServerConfig
@@ -51,6 +52,7 @@ def create_app(
         ],
         exception_handlers={HTTPException: _refuse},
     )
+    app.router.default = _unknown_path
     app.state.ingress = ingress
     app.state.http = http
     return app
@@ -69,6 +71,11 @@ def cors(config: ServerConfig) -> list[Middleware]:
             expose_headers=["Retry-After", ID_HEADER],
         )
     ]
+
+
+async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket like a request: Starlette would refuse it with 403."""
+    raise to_http(HTTPException(404))
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -19,9 +19,7 @@ _VISIBLE: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9])?)*", re.I)
 _NAME: Final = re.compile(rf"{_HOST.pattern}|[0-9a-f:.]+", re.I)
 _ORIGIN: Final = re.compile(r"\*|https?://[^/\s]+", re.I)
-_KEY_LINE: Final = re.compile(
-    r"(?P<key>\S+)(\s+weight=(?P<weight>\d+(\.\d+)?))?(?P<metrics>\s+metrics)?(?P<admin>\s+admin)?"
-)
+_WEIGHT: Final = re.compile(r"weight=(\d+(?:\.\d+)?)")
 _SHORTEST_KEY: Final = 16
 
 
@@ -181,7 +179,7 @@ def fingerprint(key: str) -> str:
 
 
 def read_access(path: Path) -> dict[str, Any]:
-    """Read a key file's lines, `KEY weight=2 metrics admin` or less; returns the settings of `ServerConfig`.
+    """Read a key file's lines, `KEY weight=2 metrics admin` in any order; returns the settings of `ServerConfig`.
 
     Raises `InputError`, also if other users could add a key to the file.
     """
@@ -214,17 +212,19 @@ def read_access(path: Path) -> dict[str, Any]:
 
 def _read_key(line: str, where: str) -> tuple[str, float, set[str]]:
     """Return a key, its weight and what it may do beside asking; errors do not quote the line, which is a secret."""
-    found = _KEY_LINE.fullmatch(line)
-    weight = float(found["weight"] or 1) if found else 0.0
-    if found is None or not 0 < weight < math.inf:
+    key, *words = line.split()
+    rights = {word for word in words if word in ("metrics", "admin")}
+    weights = [float(found[1]) for word in words if (found := _WEIGHT.fullmatch(word))]
+    weight = weights[0] if weights else 1.0
+    if len(weights) > 1 or len(weights) + len(rights) < len(words) or not 0 < weight < math.inf:
         raise InputError(
             f"{where} has something else than a weight above 0 behind it: write KEY, or KEY weight=2, `metrics` behind "
             "one that may read /metrics, and `admin` behind one that may load adapters"
         )
-    if (length := len(found["key"])) < _SHORTEST_KEY:
+    if (length := len(key)) < _SHORTEST_KEY:
         reason = f"has {length} characters, and {_SHORTEST_KEY} are the least"
         raise InputError(f"{where} {reason}: make one with: openssl rand -hex 16")
-    return found["key"], weight, {right for right in ("metrics", "admin") if found[right] is not None}
+    return key, weight, rights
 
 
 def _all_match(pattern: re.Pattern[str], values: object) -> bool:

@@ -234,6 +234,10 @@ def test_a_replica_that_never_answers_is_waited_for_until_the_deadline() -> None
         answer = await post(create_ingress(engines, service.config, 1), PATH, PICTURE, PNG)
         assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "no_replica", "1")
         assert 3 < asyncio.get_running_loop().time() - begun < 10
+        socket = Socket(create_ingress(engines, service.config, 1))
+        refused = await socket.hear()
+        assert (refused["type"], refused["status"]) == ("websocket.http.response.start", 503)
+        await socket.task
 
     run_virtual(main())
 

@@ -63,6 +63,8 @@ def test_unknown_paths_and_methods_have_the_same_error_shape() -> None:
     wrong = run(post(app, "/v1/caption", b"", {}, method="GET"))
     assert (wrong.status, wrong.code) == (405, "method_not_allowed")
     assert wrong.headers["allow"] == "POST"
+    plain = run(post(app, "/v1/realtime", b"", {}, method="GET"))
+    assert (plain.status, plain.code, plain.headers["upgrade"]) == (426, "upgrade_required", "websocket")
 
 
 def test_pages_of_named_origins_may_read_answers_and_errors() -> None:
@@ -83,6 +85,13 @@ def test_a_model_failure_is_json_and_releases_its_permit() -> None:
         answer = run(post(app, "/v1/caption", {"image_url": DATA_URI}))
         assert (answer.status, answer.code) == (500, "internal_error")
         assert (app.state.ingress.limiter.open, app.state.ingress.limiter.bytes.used) == (0, 0)
+
+
+def test_a_websocket_at_another_path_is_refused_like_a_request() -> None:
+    with live() as server, pytest.raises(InvalidStatus) as refused:
+        connect(f"ws://{server.host}:{server.port}/v1/nothing")
+    assert refused.value.response.status_code == 404
+    assert b"unknown_path" in (refused.value.response.body or b"")
 
 
 def test_a_websocket_is_admitted_like_every_request() -> None:

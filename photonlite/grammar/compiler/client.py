@@ -2,7 +2,7 @@
 
 | how a worker is lost while it has a job | what becomes of the job |
 |---|---|
-| this process kills it, because the job took longer than its limit | `GrammarTimeoutError` |
+| the job took more CPU time than its limit, or `PATIENCE` times as long | `GrammarTimeoutError` |
 | by itself: a crash, or memory beyond its limit (`RLIMIT_AS`) | once more; then `GrammarTooLargeError` |
 | by SIGKILL or SIGTERM from outside, such as the kernel's for want of memory | once more; then `GrammarWorkerError` |
 | before it took the job | twice more; then `GrammarWorkerError` |
@@ -13,6 +13,7 @@ The first two are the fault of the spec, as both limits are those of one job; th
 import copy
 import logging
 import pickle
+import signal
 import threading
 import time
 import weakref
@@ -44,6 +45,8 @@ COUNTERS: Final = ("grammars_compiled", "grammar_workers_lost")
 
 COMMAND: Final = module_command("photonlite.grammar.compiler.worker")
 MEMORY: Final = 2 << 30  # bytes of a worker's address space, where the system enforces such limits
+PATIENCE: Final = 5.0  # a job's seconds over those of its CPU time: on a busy machine it gets little
+_ALARM_S: Final = 5.0  # further seconds after which a worker whose client is gone ends
 COSTLY_S: Final = 0.25  # seconds from which on a refusal is remembered: quicker ones are cheap to repeat
 _RETRIES: Final = {"not taken": 2, "killed": 1, "crashed": 1, "late": 0}  # by how the worker was lost
 
@@ -54,7 +57,7 @@ class GrammarCompiler:
     """Compiles specs for one tokenizer; used from any thread.
 
     `pieces` gives the bytes of every token by id, empty for special ones. It is called once, on another thread, when
-    the first worker starts. A compilation has `limit_s` seconds, counted from when a ready worker gets it.
+    the first worker starts. A compilation has `limit_s` seconds of CPU time.
     """
 
     def __init__(
@@ -117,9 +120,9 @@ class CompileProcess(WorkerProcess):
     purpose = "compiles grammars"
     start_error = GrammarWorkerError
 
-    def ask(self, spec: GrammarSpec, limit_s: float) -> tuple[object, int]:
+    def ask(self, spec: GrammarSpec, patience_s: float) -> tuple[object, int]:
         """Return an automaton or the worker's error, and its bytes; WorkerLostError with a reason of `_RETRIES`."""
-        deadline, taken = time.monotonic() + limit_s, False
+        deadline, taken = time.monotonic() + patience_s, False
         try:
             self.send(pickle.dumps(spec))
             self.receive(deadline)
@@ -129,8 +132,9 @@ class CompileProcess(WorkerProcess):
             self.close()
             raise WorkerLostError("late") from cause
         except (OSError, EOFError) as cause:
-            killed = self.wait_exit() in KILLED_FROM_OUTSIDE
-            raise WorkerLostError("not taken" if not taken else "killed" if killed else "crashed") from cause
+            code = self.wait_exit()
+            how = "late" if code == -signal.SIGPROF else "killed" if code in KILLED_FROM_OUTSIDE else "crashed"
+            raise WorkerLostError(how if taken else "not taken") from cause
         # Only this program's own processes are trusted with this: a pickle from elsewhere could run anything.
         return pickle.loads(data), len(data)
 
@@ -185,7 +189,8 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
             if self._setup is None:
                 assert self._pieces is not None
                 pieces = list(self._pieces())
-                self._setup = pickle.dumps((pieces, self._ids, self._limit_s, MEMORY)), TokenBytes(pieces)
+                limits = self._limit_s, PATIENCE * self._limit_s + _ALARM_S, MEMORY
+                self._setup = pickle.dumps((pieces, self._ids, *limits)), TokenBytes(pieces)
                 self._pieces = None  # it may keep a model alive
             return self._setup
 
@@ -193,7 +198,7 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
         begun = time.perf_counter()
         spec, cache_salt = job.work
         try:
-            reply, size = process.ask(spec, self._limit_s)
+            reply, size = process.ask(spec, PATIENCE * self._limit_s)
         except WorkerLostError as lost:
             return self._after_loss(process, job, lost.reason)
         with self._lock:
@@ -222,8 +227,8 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
                 "and see whether this machine has too little memory"
             )
         error: GrammarError = GrammarTimeoutError(
-            f"the {spec.kind} was not compiled within {self._limit_s:g} s: make it smaller, or raise grammar_limit_s "
-            "of the engine"
+            f"the {spec.kind} was not compiled within {self._limit_s:g} s of CPU time: make it smaller, or raise "
+            "grammar_limit_s of the engine"
         )
         if reason == "crashed":
             error = GrammarTooLargeError(

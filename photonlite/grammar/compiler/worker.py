@@ -1,12 +1,13 @@
 """The process that compiles: `python -m photonlite.grammar.compiler.worker`, with a socket as its standard input.
 
 ```
-in     (pieces, ids, limit_s, memory)       GrammarSpec                    GrammarSpec       ...  end: it exits
-out                                  ready            taken  Automaton              taken  error
+in     (pieces, ids, limit_s, alarm_s, memory)       GrammarSpec                    GrammarSpec       ...  end: it exits
+out                                           ready            taken  Automaton              taken  error
 ```
 
-Compiling may take seconds and much memory, and holds Python's global lock. The client kills this process when a job
-takes too long; an alarm does so if the client is gone. PyTorch is not imported here. Messages are pickles.
+Compiling may take seconds and much memory, and holds Python's global lock. The kernel kills this process when a job
+takes `limit_s` seconds of CPU time, and the client when it takes too long; an alarm after `alarm_s` seconds does so if
+the client is gone. PyTorch is not imported here. Messages are pickles.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
     """Compile one spec after the other until the socket is closed."""
     connection = connect_to_parent()
     with contextlib.suppress(EOFError, ConnectionError):  # the client is gone
-        pieces, ids, limit_s, memory = pickle.loads(receive_message(connection))
+        pieces, ids, limit_s, alarm_s, memory = pickle.loads(receive_message(connection))
         build = prepare(pieces, ids)
         _limit_memory(memory)
         # Garbage is collected between jobs: tables of millions of numbers hold none, and take long to search for it.
@@ -58,9 +59,9 @@ def serve(prepare: Callable[[Sequence[bytes], SpecialIds], Build]) -> None:
         while True:
             spec = pickle.loads(receive_message(connection))
             send_message(connection, b"taken")  # if the process ends from here on, the job may be the cause
-            signal.setitimer(signal.ITIMER_REAL, 2 * limit_s + 5)  # kills the process, even inside a library
+            _set_timers(limit_s, alarm_s)
             send_message(connection, _outcome(build, spec, memory))
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _set_timers(0, 0)
             gc.collect()
 
 
@@ -82,6 +83,12 @@ def _typed(error: BaseException, spec: GrammarSpec, memory: int) -> GrammarError
     if isinstance(error, RecursionError):
         return GrammarTooLargeError(f"the {spec.kind} is nested too deeply to be compiled: make it flatter")
     return GrammarError(f"the {spec.kind} cannot be compiled: {type(error).__name__}: {error!s:.300}")
+
+
+def _set_timers(cpu_s: float, alarm_s: float) -> None:
+    """Have the kernel kill this process after so much CPU time, or so many seconds, even inside a library; 0: never."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_s)
+    signal.setitimer(signal.ITIMER_REAL, alarm_s)
 
 
 def _limit_memory(size: int) -> None:

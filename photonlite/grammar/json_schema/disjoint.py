@@ -33,7 +33,7 @@ def disjoint(root: Schema, first: Any, second: Any, where: str, depth: int = _DE
 
 
 def tags_of(root: Schema, schema: Any, tag: str, where: str, depth: int = _DEPTH) -> frozenset[Any] | None:
-    """Return the values that a property may have in objects of a schema, which all have it; None where not certain."""
+    """Return the values that a property may have in objects of a schema; None where not certain, or for other types."""
     followed = _followed(root, schema, where)
     if followed is None or depth == 0:
         return None
@@ -41,6 +41,8 @@ def tags_of(root: Schema, schema: Any, tag: str, where: str, depth: int = _DEPTH
     if branches:
         found = [tags_of(root, branch, tag, where, depth - 1) for branch in branches]
         return None if None in found else frozenset().union(*(each or () for each in found))
+    if types_of(followed, where) not in ((), ("object",)):  # without a type it is read as an object
+        return None
     value = _followed(root, mapping_of(followed, "properties", where).get(tag), where)
     values = None if value is None else _values(value)
     return None if values is None else frozenset(map(value_key, values))

@@ -25,6 +25,7 @@ from photonlite.grammar.json_schema.keywords import (
     below,
     check_known,
     count_of,
+    decimal_of,
     mapping_of,
     named,
     names_of,
@@ -266,6 +267,8 @@ class _Reader:
             place = below(where, "properties", name)
             if not isinstance(inner, Mapping) or types_of(inner, place) not in ((), ("number",)):
                 refuse(f"of a {native} all are numbers", "type", place)
+            if others := [keyword for keyword in inner if not _allows_places(inner, keyword, place)]:
+                refuse(f"the numbers of a {native} are any from 0 to 1: leave it out", others[0], place)
 
     def _property(self, schema: Schema, name: str, where: str, depth: int) -> Fragment:
         place = below(where, "properties", name)
@@ -306,6 +309,14 @@ class _Known:
 
     opened: tuple[tuple[str, int], ...]
     read: "Fragment | _TooDeepError"
+
+
+def _allows_places(schema: Schema, keyword: str, where: str) -> bool:
+    """Whether a keyword allows all numbers that boxes and points have: from 0 to 1."""
+    if keyword in ("minimum", "maximum"):
+        bound = decimal_of(schema, keyword, where)
+        return bound is not None and (bound <= 0 if keyword == "minimum" else bound >= 1)
+    return keyword == "type" or keyword in ANNOTATIONS
 
 
 def _possible(ways: Iterable[Callable[[], Fragment]]) -> Fragment:

@@ -12,6 +12,7 @@ come through shared memory: a compromised decoder cannot send anything else.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -109,10 +110,10 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
 
     def _replace(self, slow: DecodeProcess) -> None:
         """Start another thread beside that of a slow process, which ends with its image."""
-        with self._lock:
+        with self._lock, contextlib.suppress(RuntimeError):  # no thread can be started: this one stays
             if sum(process.replaced for process in self._processes) < MOST_SLOW:
-                slow.replaced = True
                 self.start_thread()
+                slow.replaced = True
 
 
 def can_isolate() -> bool:

@@ -26,6 +26,9 @@ from photonlite.server.limits.limiter import Hold, Permit
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
+MAX_VALUES: Final = 100_000  # of JSON: millions take seconds, for which the event loop stops, and gigabytes
+_MOST_IMAGES: Final = 64  # in base64 that are left out of the count
+
 # The rest of such a body must not be read as the next request of the connection.
 _CLOSE: Final = {"Connection": "close"}
 
@@ -152,10 +155,22 @@ def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
 
 
 def _parse(text: str) -> Any:
+    if _most_values(text) > MAX_VALUES:
+        message = f"the JSON has over {MAX_VALUES:,} commas and brackets, the limit: send fewer values"
+        raise HttpError(422, message, code="too_many_values")
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except RecursionError as cause:
         raise ValueError("it is nested too deeply") from cause
+
+
+def _most_values(text: str) -> int:
+    """Return how many values a text of JSON holds at most. Base64 of images is skipped: counting takes time."""
+    ends = [0]
+    while len(ends) < 2 * _MOST_IMAGES and (begin := text.find(";base64,", ends[-1])) >= 0:
+        ends += [begin, max(begin, text.find('"', begin))]  # a semicolon stands in strings only
+    parts = zip(ends[::2], [*ends[1::2], len(text)], strict=True)
+    return 1 + sum(text.count(sign, *part) for part in parts for sign in ",[{")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Json:

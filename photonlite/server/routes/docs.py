@@ -51,6 +51,7 @@ _REASONS: Final = {
     421: "The request is for another host: see --allow-host.",
     422: "A field is unknown or missing, or its value cannot be used: a setting, a text that is empty or too long, "
     "a skill that the checkpoint lacks.",
+    426: "The request is no WebSocket's handshake.",
     429: "Too many requests are open, or came within a minute.",
     500: "The server failed; its log tells more.",
     503: "The model does not answer, or the server is stopping.",
@@ -198,7 +199,7 @@ def _adapters() -> Json:
 
 
 def _realtime() -> Json:
-    operation = _operation("realtime", "Real time", "Open a WebSocket for frames", {}, (404, *_ADMISSION))
+    operation = _operation("realtime", "Real time", "Open a WebSocket for frames", {}, (426, *_ADMISSION))
     operation["responses"]["101"] = {"description": "The connection is a WebSocket from now on."}
     del operation["responses"]["200"]
     headers = {"Upgrade": {"type": "string", "enum": ["websocket"]}, "Sec-WebSocket-Key": _TEXT}

@@ -37,7 +37,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from photonlite.realtime.frames import FrameJob, FrameOutcome, FrameResult, Question
@@ -73,7 +75,12 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
             await websocket.accept(subprotocol=chosen_protocol(websocket.scope.get("subprotocols") or ()))
             await RealtimeConnection(ingress, permit, websocket).serve()
 
-    return [WebSocketRoute("/v1/realtime", handle)]
+    async def refuse(request: Request) -> Response:
+        async with await ingress.admit(request):
+            message = "this path takes WebSockets, and the request is none: a proxy may not have passed its Upgrade on"
+            raise HttpError(426, message, code="upgrade_required", headers={"Upgrade": "websocket"})
+
+    return [WebSocketRoute("/v1/realtime", handle), Route("/v1/realtime", refuse, methods=["GET"])]
 
 
 class Outbox:

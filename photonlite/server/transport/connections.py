@@ -150,6 +150,7 @@ class _SendDeadline(asyncio.Protocol):
     def _stop_unread(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
+            self._unread = None
 
 
 class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):

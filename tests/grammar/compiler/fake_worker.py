@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,8 @@ class Actions:
         import resource
 
         stops = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-        alarm = signal.getitimer(signal.ITIMER_REAL)[0]
-        return stops, alarm, resource.getrlimit(resource.RLIMIT_AS)[0], os.getsid(0) == os.getpid()
+        timers = [signal.getitimer(one)[0] for one in (signal.ITIMER_PROF, signal.ITIMER_REAL)]
+        return stops, timers, resource.getrlimit(resource.RLIMIT_AS)[0], os.getsid(0) == os.getpid()
 
     @staticmethod
     def garbage(text: str, pieces: Any, ids: Any) -> Any:
@@ -98,6 +99,16 @@ class Actions:
     @staticmethod
     def ever(text: str, pieces: Any, ids: Any) -> Any:
         signal.pause()
+
+    @staticmethod
+    def compute(text: str, pieces: Any, ids: Any) -> Any:
+        while True:
+            pass
+
+    @staticmethod
+    def sleep(text: str, pieces: Any, ids: Any) -> Any:
+        time.sleep(float(text))
+        return text
 
     @staticmethod
     def die(text: str, pieces: Any, ids: Any) -> Any:

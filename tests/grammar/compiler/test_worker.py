@@ -49,9 +49,11 @@ class Worker:
 
 
 @contextmanager
-def running(command: tuple[str, ...] = COMMAND, limit_s: float = LONG, setup: Any = None) -> Iterator[Worker]:
+def running(
+    command: tuple[str, ...] = COMMAND, limit_s: float = LONG, alarm_s: float = LONG, setup: Any = None
+) -> Iterator[Worker]:
     worker = Worker(command)
-    send_message(worker.socket, pickle.dumps(setup or (list(PIECES), IDS, limit_s, MEMORY)))
+    send_message(worker.socket, pickle.dumps(setup or (list(PIECES), IDS, limit_s, alarm_s, MEMORY)))
     try:
         assert receive_message(worker.socket) == b""
         yield worker
@@ -126,20 +128,29 @@ def test_signals_for_the_whole_group_are_left_to_the_parent(worker: Worker) -> N
     assert worker.ask("state")[0] == [signal.SIG_IGN] * 2
 
 
-def test_an_alarm_is_set_for_the_time_of_a_job_only() -> None:
-    with running(limit_s=100.0) as worker:
-        assert 100 < worker.ask("state")[1] < 210
+def test_timers_are_set_for_a_job() -> None:
+    with running(limit_s=100.0, alarm_s=300.0) as worker:
+        cpu_s, alarm_s = worker.ask("state")[1]
+
+    assert 0 < cpu_s <= 101 < alarm_s <= 301  # the kernel rounds up to its own ticks
+
+
+def test_a_job_that_computes_for_too_long_ends() -> None:
+    with running(limit_s=0.1) as worker:
+        worker.send("compute")
+
+        assert worker.process.wait(LONG) == -signal.SIGPROF
 
 
 def test_a_job_whose_client_is_gone_ends_with_the_alarm() -> None:
-    with running(limit_s=-2.45) as worker:  # an alarm after 0.1 s
+    with running(alarm_s=0.1) as worker:
         worker.send("ever")
 
         assert worker.process.wait(LONG) == -signal.SIGALRM
 
 
 def test_no_alarm_rings_between_jobs() -> None:
-    with running(limit_s=-2.45) as worker:  # an alarm after 0.1 s
+    with running(alarm_s=0.1) as worker:
         assert worker.ask("give x") == "x"
         with pytest.raises(subprocess.TimeoutExpired):
             worker.process.wait(0.3)
@@ -175,7 +186,7 @@ def test_the_packages_own_worker_compiles() -> None:
         SpecialIds(end=256, coordinate=None, size=None, vocab_size=257),
         [bytes([byte]) for byte in range(256)],
     )
-    with running(REAL, setup=([*pieces, b""], ids, LONG, MEMORY)) as worker:
+    with running(REAL, setup=([*pieces, b""], ids, LONG, LONG, MEMORY)) as worker:
         worker.send("a+")
         assert receive_message(worker.socket) == b"taken"
         automaton = worker.read()

@@ -125,8 +125,9 @@ def test_discriminators_may_stand_inside_one_another() -> None:
         {"Dog": {"type": "object", "properties": {"kind": {"const": "cat"}}}},
         {"Dog": {"type": "object", "properties": {"kind": TEXT}}},
         {"Dog": {"type": "object", "properties": {"name": TEXT}}},
+        {name: {**TAGGED["$defs"][name], "type": ["object", "null"]} for name in ("Cat", "Dog")},
     ],
-    ids=["same", "any", "none"],
+    ids=["same", "any", "none", "null"],
 )
 def test_branches_that_a_discriminator_does_not_tell_apart_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(SchemaError, match="may hold for one value both"):
@@ -417,6 +418,9 @@ def lists(count: int) -> Any:
         ({"type": "object", "format": "box", "properties": {"count": WHOLE}}, "properties", ""),
         ({"type": "object", "format": "point", "required": ["x_min"]}, "required", ""),
         ({"type": "object", "format": "point", "properties": {"x": TEXT}}, "type", "/properties/x"),
+        ({"type": "object", "format": "point", "properties": {"x": {"maximum": 0.5}}}, "maximum", "/properties/x"),
+        ({"type": "object", "format": "box", "properties": {"score": {"minimum": 1}}}, "minimum", "/properties/score"),
+        ({"type": "object", "format": "box", "properties": {"x_min": {"const": 0.5}}}, "const", "/properties/x_min"),
         ({"type": "string", "format": "date", "pattern": "a"}, "pattern", ""),
         ({"type": "string", "format": "date", "maxLength": 5}, "maxLength", ""),
         ({"type": "string", "pattern": r"\bfoo"}, "pattern", ""),

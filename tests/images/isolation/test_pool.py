@@ -106,6 +106,18 @@ def test_slow_images_leave_their_places_to_others(monkeypatch: pytest.MonkeyPatc
         assert pool.decode(GOOD).size == (30, 20)
 
 
+def test_without_a_thread_to_spare_a_slow_image_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(process, "SLOW_S", 0.05)
+    with opened(ImageLimits(decode_cpu_s=0.5, decode_cpu_s_per_megapixel=0.001)) as pool:
+        monkeypatch.setattr(pool, "start_thread", full)
+        with pytest.raises(ImageTimeoutError):
+            pool.decode(BOMBS["jpeg_empty_scans"]())
+        assert pool.submit(GOOD).result(GUARD).size == (30, 20)
+
+
 def test_a_worker_that_died_idle_is_replaced() -> None:
     with opened() as pool:
         (pid,) = pool.pids

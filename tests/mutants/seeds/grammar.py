@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         "grammars: a worker killed from outside is the job's fault",
         "grammar/compiler/client.py",
-        '"killed" if killed else "crashed"',
+        '"killed" if code in KILLED_FROM_OUTSIDE else "crashed"',
         '"crashed"',
         "tests/grammar/compiler/test_client.py -m long",
     ),

@@ -1,5 +1,8 @@
+import base64
+
 import pytest
 
+from photonlite.server.bodies.reading import MAX_VALUES
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
 from tests.server.parts import PNG, server
@@ -73,3 +76,20 @@ def test_a_compressed_body_is_refused() -> None:
 def test_a_body_larger_than_the_memory_of_all_requests_is_refused() -> None:
     answer = run(post(server(max_open_bytes=100), "/v1/caption", [b"x" * 60, b"x" * 60], KIND))
     assert (answer.status, answer.code) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("values", ["[]", "0", '{"a":0}', "[" * 100 + "]" * 100])
+@pytest.mark.parametrize("before", ["", '"a;base64,",', '"data:image/png;base64,' + "A" * 9 + '",'])
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(values: str, before: str) -> None:
+    count = MAX_VALUES // (values.count("[") + 1) + 1
+    body = f'{{"question": [{before}{",".join([values] * count)}]}}'.encode()
+    answer = run(post(server(), "/v1/query", body, {"content-type": "application/json"}))
+    assert (answer.status, answer.code) == (422, "too_many_values")
+
+
+def test_base64_and_the_words_of_a_question_are_no_values() -> None:
+    fake = FakeModel()
+    words = "[," * (MAX_VALUES // 2 - 10)
+    body = {"image_url": "data:image/png;base64," + base64.b64encode(PNG).decode(), "question": words}
+    assert run(post(server(fake, max_prompt_characters=10**6), "/v1/query", body)).status == 200
+    assert fake.calls[0].arguments["question"] == words

@@ -89,6 +89,9 @@ def test_a_request_without_a_place_is_refused_and_its_connection_goes_on() -> No
             assert {b"x-request-id: mine", b"content-length: %d" % len(body)} <= set(lines)
             assert any(line.startswith(b"retry-after: ") for line in lines)
             assert json.loads(body)["error"]["code"] == "queue_full"
+            (connection,) = server.server.server_state.connections
+            server.call(connection.pause_writing)  # as if it had read slowly for a while
+            server.call(connection.resume_writing)
         client.sendall(GET)
         assert read_response(client).endswith(b"short")
         client.sendall(WHOLE.replace(b"Host", b"Origin: http://localhost\r\nHost"))  # what a browser needs to read it
