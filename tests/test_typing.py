@@ -20,7 +20,7 @@ def test_typed_settings_are_those_there_are() -> None:
     assert named == EngineConfig.__annotations__
 
 
-@pytest.mark.long
+@pytest.mark.long(first=True)
 def test_users_get_types_under_mypy_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each expected error is reported, nothing else is, and each `assert_type` holds."""
     api = pytest.importorskip("mypy.api")

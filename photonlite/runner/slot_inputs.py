@@ -47,28 +47,27 @@ class SlotInputs:
 
     def fill_rows(self, plan: ScheduledBatch, slot: Slot, padded: int) -> None:
         """Fill `slot.rows`: a row's last position is where a decode step writes, and how far a prompt reaches."""
-        count = len(plan.rows)
-        rows = [_row_of(row.sequence) for row in plan.rows]
-        for row, item in zip(rows, plan.rows, strict=True):
+        count, size = len(plan.rows), self._page_size
+        rows, heads, adapters = [], [], []
+        # Numbers in Python, as most batches are small: an operation of NumPy costs as much as several rows here.
+        for item in plan.rows:
+            one, last = item.sequence, item.start + item.count - 1
             # A decode step writes the pages that a sequence was given since its last launch: rarely one, mostly none.
-            pages, written = item.sequence.pages, 0 if item.begins else self._written[row]
+            row, pages = _row_of(one), one.pages
+            written = 0 if item.begins else self._written[row]
             if written < len(pages):
                 self._tables[row, written : len(pages)] = pages[written:]
                 self._written[row] = len(pages)
-        last = np.array([row.start + row.count - 1 for row in plan.rows], np.int32)
-        shifts = [0 if row.sequence.turns is None else row.sequence.turns.shift for row in plan.rows]
-        adapters = [row.sequence.adapter_slot for row in plan.rows]
+            rows.append(row)
+            heads.append((last, pages[last // size] * size + last % size, last + (one.turns.shift if one.turns else 0)))
+            adapters.append(one.adapter_slot)
         slot.adapted = any(adapters)
         if slot.adapted:
             slot.adapters[:count], slot.adapters[count:padded] = adapters, 0
         target = slot.rows
         target[:count, PENDING_ROW] = rows
-        target[:count, POSITION] = last
-        target[:count, TURN] = last + np.array(shifts, np.int32)
-        tables = self._tables[rows]
-        page = tables[np.arange(count), last // self._page_size]
-        target[:count, WRITE_SLOT] = page * self._page_size + last % self._page_size
-        target[:count, PAGES:] = tables
+        target[:count, POSITION:PAGES] = heads
+        target[:count, PAGES:] = self._tables[rows]
         if padded > count:
             target[count:padded, PENDING_ROW] = self._scratch_row
             target[count:padded, POSITION] = target[count:padded, TURN] = 0

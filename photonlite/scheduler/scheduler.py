@@ -11,6 +11,7 @@ submit ─> waiting ──plan──> running ──commit, commit ...──> fi
 `photonlite.scheduler.fifo`, and from the first real-time request on `photonlite.scheduler.realtime`.
 """
 
+import itertools
 import math
 import operator
 from collections.abc import Iterable
@@ -59,7 +60,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> list[Sequence]:
-        return [sequence for queue in self.policy.queues for sequence in queue]
+        return list(itertools.chain.from_iterable(self.policy.queues))
 
     @property
     def num_waiting(self) -> int:

@@ -25,9 +25,10 @@ from triton.runtime.interpreter import InterpreterOptions
 
 def patch_builtins(package: Any, builder: object, scope: Any) -> None:
     """As Triton's, which lists a package's members anew for each launch: half of the time of small launches."""
-    for name in _builtins_of(package):
-        if is_builtin(member := getattr(package, name)):
-            interpreter._patch_attr(package, name, member, builder, scope)
+    names = _builtins_of(package)
+    if is_builtin(getattr(package, names[0])):  # else the kernel that calls this function has patched all of them
+        for name in names:
+            interpreter._patch_attr(package, name, getattr(package, name), builder, scope)
 
 
 @cache

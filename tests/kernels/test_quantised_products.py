@@ -20,7 +20,7 @@ DIM, QKV, INNER = 2048, 6144, 8192
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-@pytest.mark.long
+@pytest.mark.long(first=True)
 @pytest.mark.program("tests.kernels.interpreter", "tests.kernels.interpreted_quantised")
 def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(ended: Ended) -> None:
     # The interpreter is chosen when Triton is imported, which another test of this process may have done.

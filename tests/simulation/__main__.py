@@ -29,7 +29,7 @@ def run_many(
     seen: Counter[str] = Counter()
     seed = first
     gc.collect()
-    gc.disable()  # a simulation is one big cycle: between two of them is the time to collect
+    gc.disable()  # a simulation is one big cycle: between two of them is the time to collect, before caches are full
     try:
         while seen["ticks"] < ticks:
             simulation = Simulation(seed, policy=policy)
@@ -38,8 +38,8 @@ def run_many(
             seen["ticks"] += simulation.ticks
             seen["seeds"] += 1
             seed += stride
-            if seen["seeds"] % 20 == 0:
-                gc.collect()
+            del simulation
+            gc.collect()
     except BaseException:
         return seen, f"{traceback.format_exc()}\nreplay with: python -m tests.simulation {seed} --trace"
     finally:
@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--stride", type=int, default=1, help="from one seed to the next")
     arguments = parser.parse_args()
     if arguments.ticks:
+        gc.freeze()  # collections walk simulations alone
         seen, failure = run_many(arguments.seed, arguments.stride, arguments.ticks)
         print(json.dumps({"seen": dict(sorted(seen.items())), "failure": failure}))
         return failure is not None

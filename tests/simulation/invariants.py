@@ -118,8 +118,7 @@ def check_adapters(simulation: "Simulation", live: list[Sequence]) -> None:
     held = {one.adapter_slot: one.adapter_key for one in keepers}
     if len(set(held.values())) != len(held) or any(number > adapters.count for number in held):
         raise Violation(f"slots are shared or unknown: {held}")
-    encoding = [step for step in simulation.core.in_flight if step.kind == "encode"]
-    slots = {group.adapter_slot for step in encoding for group in step.plan.groups} - {0}
+    slots = {group.adapter_slot for step in simulation.core.in_flight for group in step.plan.groups} - {0}
     if adapters.held != len({*held, *slots}):
         raise Violation(f"{adapters.held} slots are held, but {held} and {slots} are in use")
 

@@ -100,13 +100,14 @@ class Priority:
         scheduler, limit = self._simulation.scheduler, self._simulation.scenario.max_batch
         self._check_kept_idle()
         self._check_slots()
-        for realtime in (True, False):
+        for realtime in (True, False) if len(scheduler.running) > limit else ():
             running = [one for one in scheduler.running if one.realtime == realtime]
             if len(running) > limit:
                 raise Violation(f"{len(running)} sequences of a class run, but a batch has {limit}")
-        flying = [row for step in self._simulation.core.pipeline.in_flight for row in step.rows]
-        void = {row.sequence for row in flying if any(job.failed for job in row.jobs)}  # these lack their images
-        gave = {one for one in scheduler.running if one.preempting} - void
+        gave = {one for one in scheduler.running if one.preempting}
+        if gave:
+            flying = [row for step in self._simulation.core.pipeline.in_flight for row in step.rows]
+            gave -= {row.sequence for row in flying if any(job.failed for job in row.jobs)}  # these lack their images
         for one in gave - self._gave:
             if one.realtime and any(not other.realtime and not other.preempting for other in scheduler.running):
                 raise Violation(f"real-time sequence {one.number} gives its pages back before a bulk one")
@@ -125,7 +126,8 @@ class Priority:
     def _check_slots(self) -> None:
         """Check that sequences behind the first one that waits for a slot leave it one."""
         scheduler, adapters = self._simulation.scheduler, self._simulation.scheduler.adapters
-        asked = {one for one in scheduler.waiting if one in self._slotless or adapters.is_blocked(one)}
+        asked = self._slotless | adapters._blocked.keys()
+        asked &= {*scheduler.waiting} if asked else asked
         self._slotless = {one for one in asked if not one.adapter_slot}
         before, self._holders = self._holders, {one for one in self._simulation.core.open if one.adapter_slot}
         first_before, self._first = self._first, min(self._slotless, key=_rank, default=None)

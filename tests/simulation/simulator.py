@@ -225,6 +225,7 @@ class Simulation:
         if (holder := slots[step.slot]) is not None:
             raise Violation(f"step {step.number} gets slot {step.slot}, which step {holder.number} still has")
         slots[step.slot] = step
+        seen = self.seen
         self.beside.launching(step)
         self.priority.launching(step)
         for row in step.rows:
@@ -233,28 +234,31 @@ class Simulation:
                 raise Violation(f"step {step.number} carries {name(row.sequence)}, which has no use for it")
             if 0 < row.start < row.sequence.block - 1:
                 raise Violation(f"{name(row.sequence)} goes on at {row.start}, inside its block")
-            resumed = row.start > 0 and row.begins and not row.restored
-            self._check_restored(row)
-            self.seen["hits of whole prompts"] += resumed and row.sequence.prompt_block > 0
-            self.seen["rows of real-time sequences"] += row.sequence.realtime
-            self.seen["prefix hits"] += resumed
+            if row.restored:
+                self._check_restored(row)
+            elif row.begins and row.start > 0:
+                seen["hits of whole prompts"] += row.sequence.prompt_block > 0
+                seen["prefix hits"] += 1
+        seen["rows of real-time sequences"] += sum([row.sequence.realtime for row in step.rows])
         self._compute(step)
-        self.seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
-        self.seen["launches without a free page"] += self.pages.free == 0
+        seen["launches over a step in flight"] += len(self.core.pipeline.in_flight) > 1
+        seen["launches without a free page"] += self.pages.free == 0
         self.sharing.launching(step)
         if not step.plan.beside:
             self.riding.launching(step)
         plan, depth = step.plan, self.scenario.depth
-        self.seen["batches of more than 8 rows"] += len(step.rows) > 8
-        self.seen[f"{step.kind} {'beside others' if self.beside.is_beside(step) else f'in depth {depth}'}"] += 1
+        seen["batches of more than 8 rows"] += len(step.rows) > 8
+        seen[f"{step.kind} {'beside others' if self.beside.is_beside(step) else f'in depth {depth}'}"] += 1
+        seen["page copies"] += len(plan.copies)
+        seen["page saves"] += len(plan.saves)
         adapters = {row.sequence.adapter_slot for row in step.rows}
-        self.seen["launches of several adapters"] += len(adapters - {0}) > 1
-        self.seen["launches with and without adapters"] += 0 in adapters and len(adapters) > 1
-        self.seen["images encoded with adapters"] += sum(group.adapter_slot > 0 for group in plan.groups)
-        self.seen["page copies"] += len(plan.copies)
-        self.seen["page saves"] += len(plan.saves)
-        self.seen["encode steps of several images"] += len(plan.groups) > 1
-        self.seen["images encoded in several steps"] += any(group.first > 0 for group in plan.groups)
+        if len(adapters) > 1:
+            seen["launches of several adapters"] += len(adapters - {0}) > 1
+            seen["launches with and without adapters"] += 0 in adapters
+        if plan.groups:
+            seen["images encoded with adapters"] += sum(group.adapter_slot > 0 for group in plan.groups)
+            seen["encode steps of several images"] += len(plan.groups) > 1
+            seen["images encoded in several steps"] += any(group.first > 0 for group in plan.groups)
 
     def slots_of(self, step: Step) -> list[Step | None]:
         """Return who has which slot, of those that a step may have."""
@@ -290,7 +294,7 @@ class Simulation:
             transfer.device_s = 0.0
 
     def _check_moving(self, step: Step) -> None:
-        """Check that no page is written on its way out, nor read on its way in, and that none waiting overtakes."""
+        """Check that no page is written on its way out, nor read on its way in."""
         size = self.scenario.page_size
         out = {page for transfer in self.moving if transfer.direction == "out" for page in transfer.pages}
         coming = {page for transfer in self.moving if transfer.direction == "in" for page in transfer.pages}
@@ -303,27 +307,28 @@ class Simulation:
                 raise Violation(f"step {step.number} writes pages of {name(row.sequence)} that are on their way out")
         if any(copy.target in out | coming for copy in (*step.plan.copies, *step.plan.saves)):
             raise Violation(f"step {step.number} copies to pages that are moving: {step.plan.copies}")
-        swapped = {one.realtime for one in self.scheduler.running.swap.swapped}
-        if early := [row.sequence for row in step.rows if row.begins and row.sequence.realtime in swapped]:
-            raise Violation(f"{name(early[0])} is admitted before swapped sequences have come back")
-        self.seen["launches while pages move"] += bool(self.moving)
+        self.seen["launches while pages move"] += 1
 
     def _check_restored(self, row: BatchItem) -> None:
         """Check that stored pages are written only to pages that nobody reads yet."""
         restored, sequence = row.restored, row.sequence
-        blocks = self.cache._chains.get(sequence.number, ()) if restored else ()
+        blocks = self.cache._chains.get(sequence.number, ())
         built = Counter(page for block in blocks if block.state == "building" for page in block.pages)
         for _, place, first in restored:
             pages = sequence.pages[first : place.stop]
             if any(self.pages.refcount(page) != 1 + built[page] for page in pages):
                 raise Violation(f"stored pages are written to {pages} of {name(sequence)}, which others use")
-        self.seen["restored pages behind others"] += bool(restored) and restored[0][1].first > 0
-        self.seen["restored pages, some shared"] += bool(restored) and sequence.shared_pages > 0
+        self.seen["restored pages behind others"] += restored[0][1].first > 0
+        self.seen["restored pages, some shared"] += sequence.shared_pages > 0
         self.seen["restored pages of several images"] += len(restored) > 1
 
     def _compute(self, step: Step) -> None:
-        """Check that each position is computed once, from a token that is known by then."""
-        self._check_moving(step)
+        """Check that each position is computed once, from a token that is known by then, and that none overtakes."""
+        if self.moving:
+            self._check_moving(step)
+        swapped = {one.realtime for one in self.scheduler.running.swap.swapped}
+        if early := [row.sequence for row in step.rows if row.begins and row.sequence.realtime in swapped]:
+            raise Violation(f"{name(early[0])} is admitted before swapped sequences have come back")
         for row in step.rows:
             sequence = row.sequence
             if row.begins:
