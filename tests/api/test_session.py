@@ -921,7 +921,7 @@ def test_a_request_is_not_open_once_its_answer_is_there(model: VisionModel, monk
 def test_metrics_count_open_requests_and_their_age(model: VisionModel, monkeypatch: pytest.MonkeyPatch) -> None:
     core, now = model._session.engine._core, time.perf_counter()
     monkeypatch.setattr(core, "tick", lambda: False)
-    for number, (realtime, age) in enumerate(((True, 10), (False, 30), (True, 20))):
+    for number, (realtime, age) in enumerate(((True, 1000), (False, 3000), (True, 2000))):
         request = dataclasses.replace(detect_task(model, IMAGE).request, realtime=realtime)
         waits = Sequence(number, request, RequestHandle(request), 1)
         waits.times.submitted = now - age
@@ -932,7 +932,7 @@ def test_metrics_count_open_requests_and_their_age(model: VisionModel, monkeypat
     model._session.engine.close(drain=False)
 
     assert (gauges["open_realtime"], gauges["open_bulk"], gauges["waiting"]) == (2, 1, 3)
-    assert 20 <= gauges["oldest_realtime_s"] < 30 <= gauges["oldest_bulk_s"]
+    assert 2000 <= gauges["oldest_realtime_s"] < 3000 <= gauges["oldest_bulk_s"]
     after = model.metrics()["gauges"]
     assert (after["open_realtime"], after["open_bulk"], after["oldest_bulk_s"]) == (0, 0, 0)
 
