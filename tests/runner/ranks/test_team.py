@@ -211,7 +211,7 @@ with served(saved(divisible_config(), Path(sys.argv[1])), 2) as model:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as program:
         try:
-            assert program.communicate(timeout=LONG)[0] == "7 length\n"
+            assert program.communicate(timeout=GUARD)[0] == "7 length\n"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(program.pid, signal.SIGKILL)  # the forked process too
