@@ -160,9 +160,11 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
     bench.scheduler.plan = lambda now, **more: (  # type: ignore[method-assign]
         explode(bench.runner.steps[-1]) or plan(now, **more) if bench.runner.steps else plan(now, **more)  # type: ignore[func-returns-value]
     )
-    sequences = [sequence(number) for number in range(6)]
+    sequences, go_on = [sequence(number) for number in range(6)], threading.Event()
+    loop.post(lambda: go_on.wait(GUARD) and None)  # it lives until all are submitted
     for one in sequences:
         loop.submit(one)
+    go_on.set()
 
     for one in sequences:
         error = ended(one).ends[0].error
