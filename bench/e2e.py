@@ -59,6 +59,7 @@ NOTES = """\
 
 TOKENS, OBJECTS, POINTS = 3, 3, 1
 LONG = 100  # tokens of answers whose steps are looked at
+_TRIES = 50  # rounds until all streams decode together: on a busy machine one may end before another begins
 CLIENTS = 64
 STREAMS = (1, 8, 32)
 PARTS = ("detect", "answer", "point", "clients", "threads", "steps", "plain", "fp8", "reference")
@@ -214,12 +215,16 @@ class EndToEnd:
             return visit_with_threads(self._model, question.ask, [image] * streams, streams)
 
         run()
-        visits, recording = self._traced(f"steps-{streams}", run)
-        ends = [span.end_s for span in recording.spans if span.track == "compute" and span.name == "prefill"]
-        first, last = max(ends), min(one.ended for one in visits)
-        whole = [span for span in recording.spans if span.start_s >= first and span.end_s <= last]
-        what = f"{many(streams)}{self._suffix}"
-        self._tables.steps.append([what, *step_cells(steady(whole))])
+        for _ in range(_TRIES):
+            visits, recording = self._traced(f"steps-{streams}", run)
+            ends = [span.end_s for span in recording.spans if span.track == "compute" and span.name == "prefill"]
+            first, last = max(ends), min(one.ended for one in visits)
+            found = steady([span for span in recording.spans if span.start_s >= first and span.end_s <= last])
+            if found.idle_s and found.tick_s:
+                break
+        else:
+            raise AssertionError(f"{many(streams)} were not decoded together in {_TRIES} rounds")
+        self._tables.steps.append([f"{many(streams)}{self._suffix}", *step_cells(found)])
         self._bench.section("Steps", table(STEP_HEAD, self._tables.steps))
 
     def _traced(self, name: str, work: Callable[[], list[Visit]]) -> tuple[list[Visit], Recording]:

@@ -24,8 +24,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("PHOTONLITE_STORE", "none")
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 1800
-"""Seconds after which a program counts as hanging, also on a busy machine."""
+LIMIT_S = 1000
+"""Seconds after which a program counts as hanging: less than `faulthandler_timeout`, which would leave it running."""
 
 Ended = subprocess.CompletedProcess[str]
 

@@ -35,6 +35,7 @@ from photonlite.skills.typed.choices import ChoiceQuestion
 from photonlite.skills.typed.forms import ChoicesForm, TextForm, form_of
 from photonlite.skills.typed.question import TypedQuestion
 from tests.compiling import Workshop
+from tests.guard import GUARD
 from tests.plain import PlainEngine
 from tests.tiny import CPU, EXPERTS, tiny_config, tiny_model, tiny_prompts
 
@@ -47,8 +48,6 @@ _SCHEMA = {
     "properties": {"a": {"type": "array", "items": _PLACE, "maxItems": 3}, "n": {"type": "integer"}},
     "required": ["n"],
 }
-LONG = 60.0
-"""Seconds after which an answer counts as lost; a guard against hanging."""
 
 
 class Chance:
@@ -324,7 +323,7 @@ class Scene:
                 engine.cancel(collector.sequence)
             collectors.append(collector)
         for asked, collector in zip(self.asked, collectors, strict=True):
-            assert collector.done.wait(LONG), f"{asked} got no answer"
+            assert collector.done.wait(GUARD), f"{asked} got no answer"
             yield asked, collector
         self.metrics = engine.metrics
         engine.close()

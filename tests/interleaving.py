@@ -28,8 +28,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Executor, Future
 from random import Random
 from typing import Any
 
-_LONG = 60.0
-"""Seconds after which a real thread counts as hung; never waited for otherwise."""
+from tests.guard import GUARD
 
 _PATIENCE = 100.0
 """Simulated seconds after which threads that wake up only to sleep again count as deadlocked."""
@@ -78,7 +77,7 @@ class Actor:
 
     def leave(self) -> None:
         """Wait for the real thread, when the world has ended."""
-        self._thread.join(_LONG)
+        self._thread.join(GUARD)
 
     def _run(self) -> None:
         world = self._world
@@ -160,7 +159,7 @@ class Interleaving:
             BaseException: What a thread raised.
         """
         self.hand_over()
-        assert self._done.wait(_LONG), f"hung: {self._standing()}"
+        assert self._done.wait(GUARD), f"hung: {self._standing()}"
         if self._failure is not None:
             raise self._failure
 

@@ -26,11 +26,10 @@ from photonlite.runner.ranks.model import RankModel
 from photonlite.runner.ranks.process import RankSetup, record
 from photonlite.runner.ranks.team import Team
 from tests.equality import Scene
+from tests.guard import GUARD
 from tests.tiny import CPU, GOLDEN, tiny_config, tiny_model
 
 T = TypeVar("T")
-GUARD = 60.0
-"""Seconds after which a thread that waits for others in vain fails."""
 
 DIVISIBLE: dict[str, dict[str, Any]] = {
     "text": {"dim": 32, "ff_dim": 40, "n_heads": 4, "n_kv_heads": 4},

@@ -17,10 +17,8 @@ from photonlite.api import VisionModel
 from photonlite.config import EngineConfig
 from photonlite.models.checkpoint import LoadedModel
 from photonlite.models.moondream.config import MoondreamConfig
+from tests.guard import GUARD
 from tests.tiny import CPU, tiny_config, tiny_loaded
-
-GUARD = 20.0
-
 
 COORD = 5
 

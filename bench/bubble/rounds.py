@@ -179,7 +179,7 @@ class Rig:
         Raises:
             RuntimeError: A request failed.
         """
-        ended, over = threading.Semaphore(0), threading.Event()
+        ended, over = threading.Semaphore(0), threading.Semaphore(0)
         sequences = self._sequences(requests, [Collector(ended) for _ in requests])
         steps = self._core.metrics.steps["decode"]
 
@@ -192,11 +192,11 @@ class Rig:
             try:
                 recorder.runcall(drive)
             finally:
-                over.set()
+                over.release()
 
         self._prepare(traced=False)
         self.loop.post(note)
-        over.wait()
+        self._await(over)
         self._check(sequences)
         return self._core.metrics.steps["decode"] - steps
 

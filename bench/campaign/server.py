@@ -51,13 +51,16 @@ class Server:
         program: Sequence[str] | None = None,
         streams: tuple[str, str] | None = None,
     ) -> None:
-        with socket.create_server((HOST, 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self._files = contextlib.ExitStack()
+        # Bound, but not listened at: other programs are not given the port, and the server may bind it.
+        reserved = self._files.enter_context(socket.socket())
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HOST, 0))
+        self.port: int = reserved.getsockname()[1]
         self.start_s = 0.0
         self._command = [sys.executable, *(program or SERVE), "--model", str(setup.model), "--device", "cpu"]
         self._command += ["--port", str(self.port), *flags]
         self._environment = {**os.environ, **(environment or {})}
-        self._files = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes]
         self._out, self._err = _files() if streams is None else map(_device, streams)
         self._reads = streams is None

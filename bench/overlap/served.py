@@ -94,6 +94,15 @@ class Place:
             self._submit(self)
 
 
+def await_streams(holds: Callable[[], bool], places: Sequence[Place]) -> None:
+    """Wait until something holds; raises the error of a stream that has failed, since it may never hold then."""
+    while not holds():
+        for place in places:
+            if place.error is not None:
+                raise place.error
+        time.sleep(1e-3)
+
+
 @contextlib.contextmanager
 def running(model: VisionModel, load: Load, vocabulary: int) -> Iterator[tuple[list[Place], Bulk]]:
     """Run a load in a block, which is entered once all streams decode and a client was answered."""
@@ -106,8 +115,7 @@ def running(model: VisionModel, load: Load, vocabulary: int) -> Iterator[tuple[l
     for place in places:
         place.begun.wait()
     with Bulk(model, load.clients) as bulk:
-        while not bulk.answered:
-            time.sleep(1e-3)
+        await_streams(lambda: bulk.answered > 0, places)
         yield places, bulk
     for place in places:
         place.stopping = True
@@ -122,8 +130,8 @@ def measure(model: VisionModel, load: Load, vocabulary: int) -> Found:
     with running(model, load, vocabulary) as (places, bulk):
         begun, answered = time.perf_counter(), bulk.answered
         time.sleep(load.seconds)
-        while not any(place.gaps[-1][0] > begun for place in places):  # on a machine that is busy with something else
-            time.sleep(1e-3)
+        # On a machine that is busy with something else, none may have come yet.
+        await_streams(lambda: any(place.gaps[-1][0] > begun for place in places), places)
         ended, answered = time.perf_counter(), bulk.answered - answered
     gaps = [gap for place in places for at, gap in place.gaps if begun < at < ended]
     return Found(gaps, len(gaps) / (ended - begun), answered / (ended - begun))

@@ -13,9 +13,7 @@ import http.client
 import io
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -27,12 +25,14 @@ from typing import Final
 from PIL import Image
 
 from bench.images import photo
+from bench.serve.server import child, wait_for
 
 HOST: Final = "127.0.0.1"
 BOMBS: Final = 4
 OPEN_BYTES: Final = 512 * 2**20
 SPARE_BYTES: Final = 300 * 10**6
 _PATH: Final = "/v1/detect?object=banana"
+_PATIENCE_S: Final = 600.0
 
 
 def scans(size: tuple[int, int] = (6000, 6000), repeats: int = 200) -> bytes:
@@ -63,22 +63,10 @@ def ask(port: int, image: bytes) -> tuple[int, float]:
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[tuple[int, int]]:
     """Serve the shipped checkpoint while a block runs; gives the port and the number of the process."""
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "photonlite.cli", "serve", "--no-supervise", "--device", "cpu"]
-    command += ["--port", str(port), *flags]  # one process, which is measured
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            while True:
-                if process.poll() is not None:
-                    raise RuntimeError(f"the server ended with {process.returncode}")
-                with contextlib.suppress(OSError):
-                    ask(port, b"")
-                    break
-                time.sleep(0.1)
-            yield port, process.pid
-        finally:
-            process.terminate()
+    # One process, which is measured.
+    command = ["-m", "photonlite.cli", "serve", "--no-supervise", "--device", "cpu", "--port", "0", *flags]
+    with child(command, _PATIENCE_S) as lines:
+        yield int(wait_for(lines, "listening", _PATIENCE_S)["port"]), lines.process.pid
 
 
 def latency(port: int, rounds: int, seconds: float) -> tuple[list[float], list[float], set[int]]:

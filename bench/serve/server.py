@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -100,8 +101,8 @@ def wait_for(lines: Lines, event: str, patience_s: float) -> dict[str, Any]:
     until = time.monotonic() + patience_s
     while True:
         ended = lines.process.poll() is not None
-        lines.out.seek(0)
-        for line in lines.out.read().splitlines():
+        # Unlike `seek`, `pread` leaves alone the offset at which the process writes.
+        for line in os.pread(lines.out.fileno(), os.fstat(lines.out.fileno()).st_size, 0).splitlines():
             if line.startswith(b"{") and line.endswith(b"}") and json.loads(line).get("event") == event:
                 return dict(json.loads(line))
         if ended or time.monotonic() > until:

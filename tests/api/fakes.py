@@ -18,8 +18,8 @@ from photonlite.images.pool import ImagePool, PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
 from photonlite.sequence import Sequence
 from photonlite.skills.encode import FixedGrammar
+from tests.guard import GUARD
 
-GUARD = 30.0
 POOL = ImagePool(CropSpec(20, 4, 1, 6), ImageLimits(), 1)
 BYTES = 3 * 6 * 4
 ROOM = EngineConfig(max_prepared_bytes=100 + 33)

@@ -19,11 +19,11 @@ from photonlite.runner.adapted import LONGEST
 from photonlite.runner.graphs import GraphOptions, prefill_sizes
 from photonlite.runner.torch_model_runner import FusedParts
 from tests.adapters import adaptable, linear_sizes, merged, random_matrices, save_peft
+from tests.guard import GUARD
 from tests.runner.rig import Played
 from tests.serving import counters, make_image, network, run, serve
 
 RANK, ALPHA = 3, 6.0
-GUARD = 20.0
 
 
 class Served:

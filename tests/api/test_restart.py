@@ -107,14 +107,16 @@ def test_restarting_frees_the_old_engines_memory_and_threads(
     model: VisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill(model, monkeypatch)
+    others = set(threading.enumerate())
     model.restart()
-    before, old = threading.active_count(), weakref.ref(model._session.engine._core.runner)
+    threads, old = set(threading.enumerate()) - others, weakref.ref(model._session.engine._core.runner)
     cache = model._session.engine._core.runner._model_runner.cache  # type: ignore[attr-defined]
     kill(model, monkeypatch)
     model.restart()
     gc.collect()
 
-    assert threading.active_count() == before
+    assert threads
+    assert not any(thread.is_alive() for thread in threads)
     assert cache.keys.numel() == 0
     assert old() is None
 

@@ -24,6 +24,7 @@ from photonlite.errors import (
 )
 from photonlite.images.pool import PreparedImage
 from photonlite.request import Completion, Request, SamplingSettings, Token
+from photonlite.sequence import Sequence
 from photonlite.skills import encode
 from photonlite.skills.encode import FixedGrammar
 from photonlite.skills.tiles import Region
@@ -350,7 +351,13 @@ def test_cancelling_a_request_cancels_its_grammar_and_its_encoding() -> None:
 
 
 def test_a_deadline_ends_the_wait_for_a_grammar() -> None:
-    asked = Asked(here=True, deadline_s=0.01)
+    asked = Asked(here=True, deadline_s=GUARD)
+
+    def pass_deadline(_: Sequence) -> None:
+        [handle] = asked.session.open
+        handle.begun -= GUARD
+
+    asked.engine.on_submit = pass_deadline  # while its image is encoded
     handle = on_thread(asked.begin).result(GUARD)
 
     assert (WHOLE in asked.engine.requests, asked.typed.told) == (False, [])
@@ -388,7 +395,7 @@ class Scored:
         self.told: list[tuple[Any, int]] = []
         self.engine, self.threads = FakeEngine(), Threads()
         asked = Request("query", (Token(1),), Words(), 5, SamplingSettings(), **options)
-        self.task = task(asked, deadline_s=60.0, further=self._further)
+        self.task = task(asked, deadline_s=GUARD, further=self._further)
         self.handle = make_session(self.engine, self.threads).launch(self.task)
         self.threads.work()
 
@@ -484,7 +491,7 @@ def test_follow_ups_keep_cache_salt_class_and_deadline() -> None:
     scored.finish(0)
 
     assert [(one.cache_salt, one.realtime) for one in scored.engine.requests] == [("one tenant", True)] * 2
-    assert before["deadline_s"] == scored.engine.options["deadline_s"] == 60.0
+    assert before["deadline_s"] == scored.engine.options["deadline_s"] == GUARD
     assert before["submitted"] == scored.engine.options["submitted"]
 
 
@@ -609,8 +616,8 @@ def test_all_requests_of_a_call_have_its_deadline() -> None:
     with pytest.raises(DeadlineError):
         joined.handle.result()
     assert joined.engine.sequences == []
-    joined = Joined(2, deadline_s=9.0)
-    assert joined.engine.options["deadline_s"] == 9.0
+    joined = Joined(2, deadline_s=GUARD)
+    assert joined.engine.options["deadline_s"] == GUARD
     assert joined.engine.options["submitted"] == joined.handle.begun
 
 

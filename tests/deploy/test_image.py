@@ -120,6 +120,7 @@ def check(server: Live) -> int:
     python, *words = command("HEALTHCHECK")
     assert python == "python"
     environ = {**os.environ, "PHOTONLITE_PORT": str(server.port)}
+    words = [word.replace("timeout=4", f"timeout={GUARD}") for word in words]
     return subprocess.run([sys.executable, *words], env=environ, capture_output=True, timeout=GUARD).returncode
 
 

@@ -16,6 +16,7 @@ from photonlite.device.base import Device, Event, Stream
 from photonlite.device.cpu import CpuDevice
 from photonlite.device.cuda import CudaDevice
 from tests.device.simulated import SimulatedDevice
+from tests.guard import GUARD
 
 NEEDS_CARD = (
     pytest.mark.gpu,
@@ -24,7 +25,6 @@ NEEDS_CARD = (
 STREAMS = ("compute", "upload", "download")
 # Enough seeds to draw each temper.
 SEEDS = range(16)
-TIMEOUT = 60.0
 
 Open = Callable[[], Device]
 DEVICES = [
@@ -59,7 +59,7 @@ def hold(device: Device) -> Iterator[Callable[[Stream], Callable[[], None]]]:
 
 
 def _pass(gate: threading.Event) -> None:
-    assert gate.wait(TIMEOUT)
+    assert gate.wait(GUARD)
 
 
 def test_work_on_one_stream_runs_in_order(device: Device) -> None:

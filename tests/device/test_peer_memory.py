@@ -6,8 +6,7 @@ import torch
 
 from photonlite.device import peer_memory
 from photonlite.device.peer_memory import PeerMemory
-
-GUARD = 60.0
+from tests.guard import GUARD
 
 
 class Place:

@@ -16,12 +16,12 @@ from photonlite.models.moondream import checkpoint
 from photonlite.scheduler.adapters import AdapterLoad
 from tests.adapters import random_matrices, save_peft
 from tests.cache.sequences import adapter_of
+from tests.guard import GUARD
 from tests.tiny import CPU, tiny_config, tiny_model
 
 MODEL = tiny_model(tiny_config())
 SIZES = {"text.blocks.0.attn.qkv": (24, 40)}
 BYTES = 4 * 2 * (24 + 40)
-GUARD = 20.0
 
 
 @pytest.fixture

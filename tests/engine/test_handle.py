@@ -74,7 +74,7 @@ def test_preprocessing_counts_what_this_request_waited_for() -> None:
     image.preprocess_s += 2.0  # cutting
     engine.finish()
 
-    assert 2.0 <= handle.result().metrics.preprocess_s < 2.5
+    assert 2.0 <= handle.result().metrics.preprocess_s < 5.0
     assert handle.image is image
 
 
@@ -489,10 +489,11 @@ def test_a_closed_event_loop_does_not_disturb_the_engine() -> None:
 @pytest.mark.parametrize("wait", [RequestHandle.result, lambda handle: next(TokenStream(handle))])
 def test_waiting_ends_at_the_deadline_whatever_the_engine_does(wait: Callable[[RequestHandle], Any]) -> None:
     engine = FakeEngine()
-    handle = begun(engine, deadline_s=0.01)
-    assert engine.options["deadline_s"] == 0.01
+    handle = begun(engine, deadline_s=GUARD)
+    assert engine.options["deadline_s"] == GUARD
+    handle.begun -= GUARD - 0.01
 
-    with pytest.raises(DeadlineError, match=r"within 0\.01 s"):
+    with pytest.raises(DeadlineError, match=f"within {GUARD:g} s"):
         on_thread(lambda: wait(handle)).result(GUARD)
 
 

@@ -23,9 +23,7 @@ from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.scheduler import Decision
 from photonlite.sequence import Sequence
 from tests.engine.fakes import PREFIX, Bench, FakeImage, FakeSink, Words, ends_at
-
-LONG = 30.0
-"""Seconds after which a test counts as hung; never waited for otherwise."""
+from tests.guard import GUARD
 
 
 class Ended(FakeSink):
@@ -52,7 +50,7 @@ class Gate:
 
     def pause(self) -> None:
         self.reached.set()
-        assert self.opened.wait(LONG)
+        assert self.opened.wait(GUARD)
 
 
 def sequence(number: int, budget: int = 100, deadline: float | None = None, image: FakeImage | None = None) -> Sequence:
@@ -62,7 +60,7 @@ def sequence(number: int, budget: int = 100, deadline: float | None = None, imag
 
 def ended(one: Sequence) -> Ended:
     assert isinstance(one.sink, Ended)
-    assert one.sink.done.wait(LONG)
+    assert one.sink.done.wait(GUARD)
     assert len(one.sink.ends) == 1
     return one.sink
 
@@ -73,6 +71,7 @@ def test_threads_of_python_take_short_turns_while_an_engine_runs() -> None:
     loop, one = EngineLoop(bench.core), sequence(0)
     loop.submit(one)
     ended(one)
+    loop.close(drain=True)
 
     assert 0 < max(seen) < 1e-3
 
@@ -97,7 +96,7 @@ def test_closing_drains_what_is_in_flight() -> None:
     loop = EngineLoop(bench.core)
     one, waiting = sequence(0), sequence(1)
     loop.submit(one)
-    assert gate.reached.wait(LONG)
+    assert gate.reached.wait(GUARD)
     loop.submit(waiting)
     loop.stop(drain=True)
     assert not loop.alive
@@ -119,10 +118,10 @@ def test_closing_drains_what_waits_for_its_image() -> None:
     loop = EngineLoop(bench.core)
     one = sequence(0, image=slow)
     loop.submit(one)
-    assert asked.wait(LONG)
+    assert asked.wait(GUARD)
     asked.clear()
     loop.stop(drain=True)
-    assert asked.wait(LONG)  # it has looked again since, and there was nothing to do
+    assert asked.wait(GUARD)  # it has looked again since, and there was nothing to do
     slow.cut = True
     loop.wake()
     loop.close(drain=True)
@@ -137,7 +136,7 @@ def test_closing_without_draining_fails_what_is_open_and_commits_what_is_in_flig
     loop = EngineLoop(bench.core)
     one = sequence(0)
     loop.submit(one)
-    assert gate.reached.wait(LONG)
+    assert gate.reached.wait(GUARD)
     loop.stop(drain=False)
     gate.opened.set()
     loop.close(drain=False)
@@ -161,9 +160,11 @@ def test_a_dying_thread_fails_every_open_and_later_request() -> None:
     bench.scheduler.plan = lambda now, **more: (  # type: ignore[method-assign]
         explode(bench.runner.steps[-1]) or plan(now, **more) if bench.runner.steps else plan(now, **more)  # type: ignore[func-returns-value]
     )
-    sequences = [sequence(number) for number in range(6)]
+    sequences, go_on = [sequence(number) for number in range(6)], threading.Event()
+    loop.post(lambda: go_on.wait(GUARD) and None)  # it lives until all are submitted
     for one in sequences:
         loop.submit(one)
+    go_on.set()
 
     for one in sequences:
         error = ended(one).ends[0].error
@@ -197,7 +198,7 @@ def test_cancelling_from_another_thread_ends_a_request_at_once() -> None:
     one, after = sequence(0, budget=5000), sequence(1, budget=3)
     loop.submit(one)
     assert isinstance(one.sink, Ended)
-    assert one.sink.first.wait(LONG)
+    assert one.sink.first.wait(GUARD)
     loop.cancel(one)
 
     assert isinstance(ended(one).ends[0].error, RequestCancelledError)
@@ -212,14 +213,14 @@ def test_running_requests_are_decoded_while_thousands_of_notes_wait() -> None:
     loop = EngineLoop(bench.core)
     one = sequence(0, budget=5000)
     loop.submit(one)
-    assert gate.reached.wait(LONG)
+    assert gate.reached.wait(GUARD)
     read_after: list[int] = []  # of each note: steps that had been launched
     for _ in range(2_000):
         loop.post(lambda: read_after.append(len(bench.runner.steps)))
     all_read = threading.Event()
     loop.post(all_read.set)
     gate.opened.set()
-    assert all_read.wait(LONG)
+    assert all_read.wait(GUARD)
     loop.close(drain=False)
 
     assert read_after == sorted(read_after)
@@ -230,8 +231,8 @@ def test_running_requests_are_decoded_while_thousands_of_notes_wait() -> None:
 def test_an_idle_engine_reads_all_notes_before_it_sleeps() -> None:
     loop = EngineLoop(Bench(ends_at(3)).core)
     held, go_on, read = threading.Event(), threading.Event(), threading.Event()
-    loop.post(lambda: held.set() or (go_on.wait(LONG) and None))  # type: ignore[func-returns-value]
-    assert held.wait(LONG)
+    loop.post(lambda: held.set() or (go_on.wait(GUARD) and None))  # type: ignore[func-returns-value]
+    assert held.wait(GUARD)
     unread: list[int] = []
     sleep = loop._sleep
     loop._sleep = lambda: unread.append(len(loop._inbox)) or sleep()  # type: ignore[method-assign, func-returns-value]
@@ -239,7 +240,7 @@ def test_an_idle_engine_reads_all_notes_before_it_sleeps() -> None:
         loop.post(lambda: None)
     loop.post(read.set)
     go_on.set()
-    assert read.wait(LONG)
+    assert read.wait(GUARD)
     loop.close(drain=True)
 
     assert not any(unread)
@@ -284,7 +285,7 @@ def test_waking_may_happen_in_the_middle_of_waking() -> None:
 
     threading.Thread(target=cancel, daemon=True).start()
 
-    assert done.wait(LONG / 10)
+    assert done.wait(GUARD)
     loop.close(drain=True)
 
 
@@ -309,13 +310,13 @@ def test_a_sink_that_raises_when_its_request_is_refused_affects_no_other_request
 
 
 def test_closing_twice_is_fine_and_ends_the_thread() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     loop = EngineLoop(Bench(ends_at(3)).core)
     closers: list[Callable[[], None]] = [lambda: loop.close(drain=True), lambda: loop.close(drain=False)]
     for close in closers:
         close()
 
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_deadline_beyond_the_longest_lock_timeout_is_allowed() -> None:
@@ -326,10 +327,10 @@ def test_a_deadline_beyond_the_longest_lock_timeout_is_allowed() -> None:
     loop = EngineLoop(bench.core)
     one = sequence(0, deadline=time.perf_counter() + 1e12, image=slow)
     loop.submit(one)
-    assert asked.wait(LONG)
+    assert asked.wait(GUARD)
     asked.clear()
     loop.wake()
-    assert asked.wait(LONG) or not loop.alive  # it has slept, and looks again
+    assert asked.wait(GUARD) or not loop.alive  # it has slept, and looks again
     slow.cut = True
     loop.wake()
 
@@ -392,10 +393,10 @@ def test_an_idle_engine_ticks_regularly() -> None:
     tick = bench.core.tick
     bench.core.tick = lambda: ticks.release() or tick()  # type: ignore[method-assign, func-returns-value]
     loop = EngineLoop(bench.core)
-    assert ticks.acquire(timeout=LONG)
+    assert ticks.acquire(timeout=GUARD)
     loop._last_tick = -math.inf
     for _ in range(2):
-        assert ticks.acquire(timeout=LONG)
+        assert ticks.acquire(timeout=GUARD)
 
     assert loop.last_tick_s < math.inf
     assert _LONGEST_SLEEP < 1
@@ -408,7 +409,7 @@ def test_a_step_that_hangs_on_the_device_shows_in_the_last_tick() -> None:
     loop = EngineLoop(bench.core)
     one = sequence(0)
     loop.submit(one)
-    assert gate.reached.wait(LONG)
+    assert gate.reached.wait(GUARD)
     loop._last_tick -= 77
     silent = loop.last_tick_s
     gate.opened.set()
@@ -447,7 +448,7 @@ while known() is not None:  # the thread drops it last of all
     time.sleep(0)
 """
     root = Path(__file__).resolve().parents[2]
-    ended = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=GUARD)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "given back\n", "")
 
@@ -503,7 +504,7 @@ done.set()
         command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            told, complaints = process.communicate(timeout=60)
+            told, complaints = process.communicate(timeout=GUARD)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the forked process too
             raise

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from photonlite.engine.memory_gate import GateLane, MemoryGate, MemoryPermit
-
-GUARD = 30.0
+from tests.guard import GUARD
 
 
 class Caller:

@@ -27,6 +27,7 @@ from photonlite.errors import (
 )
 from photonlite.images import decode
 from photonlite.images.decode import file_bytes, image_size, load_image
+from tests.guard import GUARD
 
 ORIENTATION = 0x0112
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
@@ -532,8 +533,8 @@ def test_a_forked_process_decodes_although_a_thread_was_decoding_at_the_fork() -
     with decode._LAZY_LOCKS[id(image) % len(decode._LAZY_LOCKS)]:
         child = os.fork()
         if child == 0:
-            signal.alarm(30)
             try:
+                signal.alarm(int(GUARD))
                 load_image(image)
                 os._exit(7)
             finally:

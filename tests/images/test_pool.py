@@ -23,10 +23,10 @@ from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_ar
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage, image_key, share_tasks, stored_key
 from photonlite.sequence import HostTensor, PrefixPages, StoredImage, UncutImage
+from tests.guard import GUARD
 from tests.images.bombs import BOMBS
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
-GUARD = 30.0
 
 
 def make_image(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:

@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 
 from photonlite.images.pool import share_tasks
-
-GUARD = 30.0
+from tests.guard import GUARD
 
 
 def test_every_task_runs_once_on_some_thread() -> None:

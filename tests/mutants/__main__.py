@@ -59,7 +59,7 @@ def killers(mutant: Mutant) -> list[str]:
         # Long tests too: some mechanisms are guarded by these alone.
         options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
         command = [sys.executable, "-m", "pytest", *options, *mutant.tests.split()]
-        environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "TEST_GUARD_S": "60"}
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"mutant {mutant.name!r}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}")

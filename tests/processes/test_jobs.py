@@ -7,9 +7,7 @@ import pytest
 
 from photonlite.errors import GrammarBusyError, GrammarError, ModelError
 from photonlite.processes.jobs import Job, JobQueue, settle_future
-
-GUARD = 60.0
-"""Seconds after which a test that waits has failed."""
+from tests.guard import GUARD
 
 
 class Clock:

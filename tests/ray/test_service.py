@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 from bench.replicas.cluster import SMALL, Cluster, cluster, wait_until
 from bench.serve.images import jpegs
 from photonlite.api import load
+from tests.guard import GUARD
 from tests.server.live import live_model
 
 pytestmark = [
@@ -31,7 +32,6 @@ REPLICAS = 2
 CLIENTS = 6
 # On a busy machine answers must not come too late.
 SETTINGS: dict[str, Any] = {**SMALL, "replicas": REPLICAS, "deadline_s": 300, "drain_s": 120}
-GUARD = 120.0
 
 
 class Reply(NamedTuple):

@@ -7,8 +7,7 @@ from typing import Any
 
 from photonlite.api.adapters import Adapter
 from photonlite.results import Detections
-
-GUARD = 20.0
+from tests.guard import GUARD
 
 
 class Ask:

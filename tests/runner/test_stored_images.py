@@ -16,10 +16,10 @@ from photonlite.runner import stored_images as module
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
 from photonlite.runner.swap import lock_pages
 from photonlite.sequence import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
+from tests.guard import GUARD
 
 CPU = torch.device("cpu")
 NO_BUFFERS: Any = None
-GUARD = 60.0
 
 
 class Leader:

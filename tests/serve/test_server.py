@@ -5,6 +5,7 @@ import pytest
 
 from bench.serve.options import parse
 from bench.serve.server import Baseline, ChildError, child, started, wait_for
+from tests.guard import GUARD
 
 LINE = {
     "event": "baseline",
@@ -23,21 +24,21 @@ signal.pause()
 
 
 def test_a_process_is_waited_for_and_told_to_stop():
-    with child(["-c", SERVER], 30) as lines:
-        assert wait_for(lines, "listening", 30)["port"] == 1234
+    with child(["-c", SERVER], GUARD) as lines:
+        assert wait_for(lines, "listening", GUARD)["port"] == 1234
         assert lines.process.poll() is None
     assert lines.process.returncode == 0
 
 
 def test_a_process_that_fails_says_why():
     code = "import sys; sys.exit('no such device')"
-    with child(["-c", code], 30) as lines, pytest.raises(ChildError, match="ended with 1: no such device"):
-        wait_for(lines, "listening", 30)
+    with child(["-c", code], GUARD) as lines, pytest.raises(ChildError, match="ended with 1: no such device"):
+        wait_for(lines, "listening", GUARD)
 
 
 def test_a_process_that_is_never_ready_is_given_up():
-    with child(["-c", SERVER], 30) as lines:
-        wait_for(lines, "listening", 30)
+    with child(["-c", SERVER], GUARD) as lines:
+        wait_for(lines, "listening", GUARD)
         with pytest.raises(ChildError, match=r"did not in 0\.01 s"):
             wait_for(lines, "baseline", 0.01)
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -25,11 +26,10 @@ from photonlite.server.ingress import Ingress
 from photonlite.server.run import DrainingServer
 from photonlite.server.transport.listening import listen
 from photonlite.server.watchdog import Watchdog
+from tests.guard import GUARD
 from tests.server.fake import FakeModel
 
 ROOT = Path(__file__).resolve().parents[2]
-GUARD = 60.0
-"""Seconds after which a test that waits in vain fails."""
 
 T = TypeVar("T")
 
@@ -81,6 +81,16 @@ class Live:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(GUARD)
 
+    def advance(self, seconds: float) -> None:
+        """Set the event loop's clock forward, so that what is due by then happens now."""
+
+        def set_clock() -> None:
+            loop = asyncio.get_running_loop()
+            now = loop.time
+            loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+
+        self.call(set_clock)
+
     def connect(self) -> socket.socket:
         """Open a connection that has said nothing yet; reading from it fails after `GUARD` seconds."""
         return socket.create_connection((self.host, self.port), timeout=GUARD)
@@ -122,6 +132,13 @@ class Live:
             await self.server.serve(sockets=[self._listener])
 
         asyncio.run(main())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + GUARD
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.001)
 
 
 @contextlib.contextmanager

@@ -19,9 +19,9 @@ from photonlite.server.run import decoding
 from tests.images.bombs import BOMBS
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
-from tests.server.live import live
+from tests.server.live import live, wait_until
 from tests.server.parts import encoded
-from tests.server.routes.test_realtime import client, wait_until
+from tests.server.routes.test_realtime import client
 from tests.serving import run
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)

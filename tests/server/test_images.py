@@ -18,6 +18,7 @@ from photonlite.images.memory import needed_bytes
 from photonlite.server.errors import HttpError
 from photonlite.server.images import RequestImages, _call_on, from_data_uri
 from photonlite.server.limits.limiter import Hold, Permit
+from tests.guard import GUARD
 from tests.images.bombs import BOMBS
 from tests.server.asgi import post
 from tests.server.parts import DATA_URI, PNG, encoded, server
@@ -135,7 +136,7 @@ def test_a_thread_does_not_wait_for_an_ended_event_loop() -> None:
         asking.start()
         asking.join()
         loop.close()
-        assert isinstance(future.exception(60), RuntimeError | RequestCancelledError)
+        assert isinstance(future.exception(GUARD), RuntimeError | RequestCancelledError)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from photonlite.server.link import VARIABLE, Link
-
-GUARD = 20.0
+from tests.guard import GUARD
 
 
 class Supervisor:
@@ -54,8 +53,8 @@ def test_a_link_is_taken_once_and_tells_of_beats(supervisor: Supervisor) -> None
     link.ready("cuda:1")
     link.beat()
     told = b""
-    while len(told) < 14:
-        told += supervisor.socket.recv(100)
+    while len(told) < 14 and (piece := supervisor.socket.recv(100)):
+        told += piece
     assert told == b"ready cuda:1\n\n"
     link.listener.close()
 

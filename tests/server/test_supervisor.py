@@ -195,7 +195,7 @@ def test_a_silent_process_prints_its_stacks_and_is_started_again() -> None:
         process.wait_for("Fatal Python error: Aborted")
         serving(process)
 
-        assert get(port)["restarts"] == {"hung": 1}
+        assert set(get(port)["restarts"]) == {"hung"}  # a busy machine may hold up the next one, too
     assert any("serve_forever" in line for line in process.err)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from photonlite.server.watchdog import HUNG, PERIOD_S, Watchdog
 from tests.server.fake import FakeModel
-from tests.server.live import ROOT, live
+from tests.server.live import GUARD, ROOT, live
 
 
 @dataclasses.dataclass
@@ -144,7 +144,12 @@ with json_lines(sys.stdout):
 @pytest.mark.long
 def test_a_process_that_hangs_ends_with_every_stack_and_a_log_line() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", HANGING], cwd=ROOT, env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True
+        [sys.executable, "-c", HANGING],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
     )
 
     assert ended.returncode == HUNG

@@ -158,6 +158,6 @@ def test_a_client_that_hangs_up_within_a_stream_cancels_it() -> None:
         with socket.create_connection(("127.0.0.1", server.port), timeout=GUARD) as connection:
             connection.sendall(data)
             with connection.makefile("rb") as reader:
-                while b"chunk" not in reader.readline():
-                    pass
+                while b"chunk" not in (line := reader.readline()):
+                    assert line
         assert fake.given_up.wait(GUARD)

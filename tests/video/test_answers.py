@@ -5,8 +5,7 @@ import pytest
 
 from photonlite.video.answers import answer_frames
 from photonlite.video.reader import VideoFrame
-
-GUARD = 20.0
+from tests.guard import GUARD
 
 
 def counted(count: int, read: list[int]) -> Iterator[VideoFrame]:

@@ -8,6 +8,7 @@ import argparse
 import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -98,8 +99,9 @@ def collect(job: Job, seeds: Sequence[int], workers: int) -> Iterator[SceneRecor
         return
     # A forked process would inherit torch's threads and, on a GPU, a context that it cannot use.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(workers, initializer=_start_worker, initargs=(job,)) as pool:
-        yield from pool.imap(_ask, seeds, chunksize=2)
+    # Unlike `multiprocessing.Pool`, which waits for ever, it raises where a worker was killed.
+    with ProcessPoolExecutor(workers, context, _start_worker, (job,)) as pool:
+        yield from pool.map(_ask, seeds, chunksize=2)
 
 
 def evaluate(

@@ -15,8 +15,8 @@ from photonlite.cache.store.policy import Kind, TierPolicy
 from photonlite.cache.store.store import DiskStore, ImageStore, Size
 from photonlite.images.crops import allocate_array
 from photonlite.sequence import HostTensor, PrefixPages
+from tests.guard import GUARD
 
-GUARD = 60.0
 LIMIT = 10**6
 MEMORY = 1000
 SIZE = (40, 30)

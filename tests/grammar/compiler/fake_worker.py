@@ -13,6 +13,14 @@ from photonlite.errors import GrammarTooLargeError
 from photonlite.grammar.automata.tables import AutomatonTables, SpecialIds, TokenSets
 from photonlite.grammar.compiler.worker import serve
 
+TIMERS: list[float] = []
+"""Seconds of each timer that was set, 0 where one was taken back."""
+
+
+def set_timer(which: int, seconds: float, setitimer: Any = signal.setitimer) -> Any:
+    TIMERS.append(seconds)
+    return setitimer(which, seconds)
+
 
 class Ring:
     """Refers to itself."""
@@ -69,6 +77,10 @@ class Actions:
         stops = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
         timers = [signal.getitimer(one)[0] for one in (signal.ITIMER_PROF, signal.ITIMER_REAL)]
         return stops, timers, resource.getrlimit(resource.RLIMIT_AS)[0], os.getsid(0) == os.getpid()
+
+    @staticmethod
+    def timers(text: str, pieces: Any, ids: Any) -> Any:
+        return TIMERS
 
     @staticmethod
     def garbage(text: str, pieces: Any, ids: Any) -> Any:
@@ -152,4 +164,5 @@ class Actions:
 
 
 if __name__ == "__main__":
+    signal.setitimer = set_timer
     serve(prepare)

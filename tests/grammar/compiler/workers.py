@@ -1,18 +1,17 @@
 """Compilers whose workers do what a test tells them, and pipes to hold them with; no test waits for a clock."""
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from photonlite.grammar.automata.tables import SpecialIds
 from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.grammar.spec import GrammarSpec
-
-LONG = 60.0
-"""Seconds after which a test is taken for hung: a guard, never waited for."""
+from tests.guard import GUARD
 
 FAKE = Path(__file__).with_name("fake_worker.py")
 COMMAND = (sys.executable, str(FAKE))
@@ -27,12 +26,17 @@ def spec(source: str) -> GrammarSpec:
 @contextmanager
 def compiling(*arguments: str, **options: Any) -> Iterator[GrammarCompiler]:
     """A compiler with a fake worker that gets these arguments; its jobs may take their time unless a test says else."""
-    options = {"limit_s": 10 * LONG} | options
+    options = {"limit_s": GUARD} | options
     compiler = GrammarCompiler(lambda: PIECES, IDS, command=(*COMMAND, *arguments), **options)
     try:
         yield compiler
     finally:
         compiler.close()
+
+
+def open_at_once(pipe: Path) -> IO[str]:
+    """Open a named pipe for reading although nothing may ever write to it: `select` waits until its writer has gone."""
+    return open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK))
 
 
 class Gate:
@@ -54,8 +58,8 @@ class Gate:
 
     def reached(self) -> None:
         """Wait until a worker is at the job."""
-        with open(self._begun):
-            pass
+        with open_at_once(self._begun) as end:
+            assert select.select([end], [], [], GUARD)[0], "no worker has come to the job"
 
     def open(self, result: str = "") -> None:
         """Let the worker go on."""

@@ -21,12 +21,11 @@ from photonlite.images.isolation import pool as module
 from photonlite.images.isolation import process
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.isolation.process import DecodeProcess
+from tests.guard import GUARD
 from tests.images.bombs import BOMBS, noise, saved
 
 GOOD = saved(noise(30, 20), "PNG")
 SLOW = ImageLimits(decode_cpu_s=30.0)
-GUARD = 60.0
-"""Seconds after which a test that waits has failed."""
 
 
 @contextlib.contextmanager

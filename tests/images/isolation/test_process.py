@@ -22,6 +22,7 @@ from photonlite.images.isolation import process as module
 from photonlite.images.isolation.process import DecodeProcess
 from photonlite.processes.messages import send_message
 from photonlite.processes.worker import WorkerLostError
+from tests.guard import GUARD
 from tests.images.bombs import BOMBS, noise, png, saved
 
 LIMITS = ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001)
@@ -164,7 +165,7 @@ def test_a_worker_ends_with_the_process_that_started_it() -> None:
         ended = os.pidfd_open(pid)
         parent.kill()
     with os.fdopen(ended, "rb") as watched:
-        assert select.select([watched], [], [], 60)[0], "the worker lives on"
+        assert select.select([watched], [], [], GUARD)[0], "the worker lives on"
 
 
 def test_workers_import_no_torch() -> None:

@@ -11,10 +11,10 @@ from photonlite.errors import CapacityError, ImageError, ImageShapeError, Settin
 from photonlite.images.pool import ImagePool
 from photonlite.models.qwen.prompts import QwenPrompts
 from tests.compiling import FakeCompiler
+from tests.guard import GUARD
 from tests.models.qwen.tiny import reference_model, save
 from tests.serving import Gate, counters, make_image, on_thread
 
-GUARD = 60.0
 BOX = {"type": "object", "format": "box"}
 
 

@@ -1,6 +1,8 @@
 """The command: what it loads and asks, and what it writes."""
 
 import json
+import os
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -69,3 +71,17 @@ def test_records_come_in_the_order_of_the_seeds(monkeypatch):
     monkeypatch.setattr(evaluate, "find_sprites", sprites)
     monkeypatch.setattr(evaluate, "examine", lambda _model, _scene, seed, _skills: seed)
     assert list(collect(evaluate.Job(None, "cpu", "auto", ("detect",)), [5, 3, 4], workers=0)) == [5, 3, 4]
+
+
+class Deadly(int):
+    """A seed that ends the process which reads it."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_ends_the_evaluation():
+    job = evaluate.Job(None, "cpu", "auto", ("detect",))
+    with pytest.raises(BrokenProcessPool):
+        list(collect(job, [Deadly(5)], workers=1))

@@ -8,10 +8,13 @@ import torch.multiprocessing as mp
 from bench.nano.training.ranks import Ranks
 
 
+@pytest.fixture
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Bound, but not listened at: other programs are not given the port, and the test may bind it."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 def one_of_two(rank, port, folder):
@@ -27,8 +30,8 @@ def one_of_two(rank, port, folder):
 
 
 @pytest.mark.long
-def test_gradients_are_averaged_and_the_first_keeps_the_clock(tmp_path):
-    mp.spawn(one_of_two, (free_port(), str(tmp_path)), nprocs=2)
+def test_gradients_are_averaged_and_the_first_keeps_the_clock(tmp_path, free_port):
+    mp.spawn(one_of_two, (free_port, str(tmp_path)), nprocs=2)
     for rank in range(2):
         leads, tensors, clock = torch.load(tmp_path / str(rank))
         assert leads == (rank == 0)

@@ -8,8 +8,7 @@ import pytest
 
 from photonlite.server.transport import logs
 from photonlite.server.transport.logs import LOGGER, json_lines, log
-
-GUARD = 20.0
+from tests.guard import GUARD
 
 
 def written(stream: io.StringIO) -> list[dict[str, Any]]:

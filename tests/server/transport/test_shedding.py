@@ -11,7 +11,7 @@ from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.limiter import Shares
 from photonlite.server.transport.shedding import whole_request
 from tests.server.live import live
-from tests.server.transport.test_connections import GET, Endless
+from tests.server.transport.test_connections import GET, LATE, Endless
 
 BODY = b'{"question": "?"}'
 HEAD = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 17\r\n"
@@ -103,7 +103,8 @@ def test_a_request_without_a_place_is_refused_and_its_connection_goes_on() -> No
 
 def test_a_refused_client_that_sends_nothing_more_is_closed() -> None:
     app = Endless().app()
-    with filled(app), live(app=app, header_timeout_s=1) as server, server.connect() as client:
+    with filled(app), live(app=app, header_timeout_s=LATE) as server, server.connect() as client:
         client.sendall(WHOLE)
         assert read_response(client).startswith(b"HTTP/1.1 429")
+        server.advance(LATE)
         assert client.recv(1) == b""
