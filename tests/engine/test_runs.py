@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from photonlite.batch import BatchItem, Step
+from photonlite.batch import BatchItem, ScheduledBatch, Step
 from photonlite.engine.handle import RequestHandle, TokenStream
 from photonlite.engine.memory_gate import GateLane
 from photonlite.errors import ImageError, StepError
@@ -171,7 +171,12 @@ def test_a_launch_that_assumed_and_raised_is_made_again_in_smaller_ones_where_me
     bench = Bench(script(RUN, 9))
     sinks = [bench.ask(Expecting(RUN)) for _ in range(4)]
     failed: list[Step] = []
-    launch = bench.runner.launch
+    assumed: list[tuple[int, ...]] = []  # once it is undone
+    launch, abandon = bench.runner.launch, bench.scheduler.abandon
+
+    def undo(batch: ScheduledBatch) -> None:
+        abandon(batch)
+        assumed.extend(row.sequence.assumed for row in batch.rows)
 
     def fail_once(step: Step) -> None:
         if step.kind == "run" and not failed:
@@ -179,10 +184,11 @@ def test_a_launch_that_assumed_and_raised_is_made_again_in_smaller_ones_where_me
             raise MemoryError
         launch(step)
 
-    bench.runner.launch = fail_once  # type: ignore[method-assign]
+    bench.runner.launch, bench.scheduler.abandon = fail_once, undo  # type: ignore[method-assign]
     bench.run()
 
     assert [len(step.rows) for step in failed] == [4]
+    assert assumed == [()] * 4  # else what comes would be confirmed for a step that was never launched
     assert all(ids(sink) == ANSWER for sink in sinks)
     assert bench.everything_is_free()
 

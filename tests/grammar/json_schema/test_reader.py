@@ -284,6 +284,10 @@ def test_schemas_may_hold_one_another_and_each_counts_for_itself() -> None:
     )
     assert found == [True, False, False]
 
+    once = {**schema, "$defs": {"shelf": {**shelf, "maxDepth": 1}, "box": box}}  # a box on a shelf holds no shelf
+    found = fits(once, '[{"boxes":[{}]},{"shelf":{"boxes":[]}}]', '[{"boxes":[{"shelf":{"boxes":[]}}]},{}]')
+    assert found == [True, False]
+
 
 def test_a_depth_that_nests_too_deeply_says_what_to_lower() -> None:
     wide = {"items": {"items": {"items": {"items": {"$ref": "#"}}}}, "maxDepth": 10}

@@ -542,7 +542,7 @@ MUTANTS = [
         "scheduler/scheduler.py",
         "            one.assumed = ()\n",
         "",
-        f"{RUNS} {SIMULATION}",
+        RUNS,
     ),
     Mutant(
         "runs: ids that are in no vocabulary reach the device",
