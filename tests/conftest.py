@@ -1,4 +1,4 @@
-"""Fixtures of all tests: programs run in a process of their own."""
+"""The order and sharing of collected tests, and fixtures of all: programs run in a process of their own."""
 
 import atexit
 import contextlib

@@ -175,7 +175,7 @@ def make_models(
 
 
 def timeline(model: VisionModel, load: Load, vocabulary: int, seconds: float, image: Path | None) -> list[str]:
-    """Tell what the device did in the longest of some seconds' intervals between two tokens; draw a part of them."""
+    """Trace a load for some seconds: return what the device did in the longest token intervals; draw a part."""
     with running(model, load, vocabulary) as (places, _):
         time.sleep(min(1.0, load.seconds))
         with model.trace() as trace:

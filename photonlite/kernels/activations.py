@@ -59,7 +59,7 @@ def _swiglu_kernel(
 
 @triton.jit
 def capped(x: tl.tensor, cap: tl.tensor) -> tl.tensor:
-    """Return the hyperbolic tangent times `cap`."""
+    """Return ``cap * tanh(x)``."""
     return cap * (1.0 - 2.0 / (1.0 + tl.exp2(2.8853900817779268 * x)))  # 2 log2(e)
 
 

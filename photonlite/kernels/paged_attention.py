@@ -41,9 +41,9 @@ def check_pages(keys: Tensor, values: Tensor, page_table: Tensor) -> None:
 
 
 def scale_and_cap(rule: reference.ScoreRule | None, dim: int) -> tuple[float, float]:
-    """Return what kernels multiply products with, and the cap of the scores; 0 for none.
+    """Return `scale` and `cap` such that weights are ``exp2(score)``; `cap` is 0 where scores have none.
 
-    Scores are of base 2. With a cap the product is what the hyperbolic tangent is taken of, and the cap is of base 2.
+    A score is ``scale * q k``, or with a cap ``cap * tanh(scale * q k)`` (Gemma 2, 2024).
     """
     if rule is None:
         return math.log2(math.e) / math.sqrt(dim), 0.0

@@ -8,8 +8,8 @@ patches ─ patch_embed ─┐
                                             + bias ─ norm ─ qkv of the next block
 ```
 
-Of `proj, + bias, norm` the product adds or the norm; see `models.fused_layers`. With FP8 every norm, GELU and output of
-attention is quantised row by row, and so are the weights.
+The product (`proj`, `fc2`) or the norm behind it adds the residual; see `models.fused_layers`. With FP8 every norm,
+GELU and output of attention is quantised row by row, and so are the weights.
 """
 
 import logging

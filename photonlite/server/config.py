@@ -32,8 +32,7 @@ class ServerConfig:
         port: Port to listen at; 0 takes a free one.
         api_keys: Requests without one of these keys are refused; without keys every request is answered.
         key_weights: Share of a key relative to others: 2 gets twice as much as 1, the default.
-        metrics_keys: Those of the keys that may read `/metrics`, which show what all of them do. The only key of a
-            server always may.
+        metrics_keys: Keys that may read `/metrics`, which cover all callers. A server's only key always may.
         admin_keys: Those of the keys that may load and unload adapters; without any, nobody may.
         max_body_bytes: Size of a request's body, and of a frame of a WebSocket.
         max_images: Places of images in a conversation, where the model reads several; other requests have one image.
@@ -218,8 +217,8 @@ def _read_key(line: str, where: str) -> tuple[str, float, set[str]]:
     weight = weights[0] if weights else 1.0
     if len(weights) > 1 or len(weights) + len(rights) < len(words) or not 0 < weight < math.inf:
         raise InputError(
-            f"{where} has something else than a weight above 0 behind it: write KEY, or KEY weight=2, `metrics` behind "
-            "one that may read /metrics, and `admin` behind one that may load adapters"
+            f"{where} is followed by words that cannot be read: write KEY, or KEY weight=2 (above 0), `metrics` if it may "
+            "read /metrics, `admin` if it may load adapters, each once"
         )
     if (length := len(key)) < _SHORTEST_KEY:
         reason = f"has {length} characters, and {_SHORTEST_KEY} are the least"

@@ -1,7 +1,7 @@
 """Seed one bug at a time into each mechanism of the package and show which test fails.
 
 ```sh
-python -m tests.mutants                # all, the better part of an hour on two cores
+python -m tests.mutants                # all, a quarter of an hour on two cores
 python -m tests.mutants mask page      # those with one of these words in their name
 python -m tests.mutants --workers 30   # on a larger machine
 ```

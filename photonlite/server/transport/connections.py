@@ -82,8 +82,8 @@ def too_many(held: int, limit: int, mine: int) -> HttpError:
 class LimitedConfig(uvicorn.Config):
     """uvicorn's settings and ours.
 
-    `refused` is told of what is refused before the application; `refusal` says why a request that nobody has parsed
-    has no place now, None where it may have one.
+    `refused` is called for each request that is refused before it reaches the application. `refusal` returns the error
+    of a request for which there is no room, before its body is parsed, or None.
     """
 
     def __init__(
