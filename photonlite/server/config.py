@@ -217,8 +217,8 @@ def _read_key(line: str, where: str) -> tuple[str, float, set[str]]:
     weight = weights[0] if weights else 1.0
     if len(weights) > 1 or len(weights) + len(rights) < len(words) or not 0 < weight < math.inf:
         raise InputError(
-            f"{where} is followed by words that cannot be read: write KEY, or KEY weight=2 (above 0), `metrics` if it may "
-            "read /metrics, `admin` if it may load adapters, each once"
+            f"{where} is followed by words that cannot be read: write KEY, or KEY weight=2 (above 0), `metrics` if it "
+            "may read /metrics, `admin` if it may load adapters, each once"
         )
     if (length := len(key)) < _SHORTEST_KEY:
         reason = f"has {length} characters, and {_SHORTEST_KEY} are the least"
