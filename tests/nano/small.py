@@ -8,6 +8,7 @@ from bench.nano.questions.maker import QuestionMaker
 from bench.nano.questions.tokenizer import TOKENIZER_JSON, load_answer_tokenizer, load_tokenizer
 from bench.nano.scenes.batched.compose import Composer, Scenes
 from bench.nano.scenes.batched.layouts import Difficulty
+from bench.nano.scenes.batched.truth import Dense
 from bench.nano.training.config import config_dict
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.prompts import MoondreamPrompts
@@ -63,8 +64,8 @@ def scenes_of(labels, boxes, seed=0):
     outlines = rand(batch, places, 32, 2) * (torch.arange(32) < vertices[..., None])[..., None]
     pixels = torch.zeros(batch, 1, 1, 3, dtype=torch.uint8)
     near, spots, free, free_ok = inside(0.1), inside(0.8), rand(batch, 2), rand(batch) < 0.9
-    dense = empty.long(), empty[..., None], empty[..., None]
-    return Scenes(pixels, labels, boxes, near, spots, free, free_ok, outlines, vertices, *dense)
+    dense = Dense(empty.long(), empty > 0, *3 * (empty[..., None],))
+    return Scenes(pixels, labels, boxes, near, spots, free, free_ok, outlines, vertices, dense)
 
 
 def random_scenes(batch, seed=0, kinds=5, empty=0.3):

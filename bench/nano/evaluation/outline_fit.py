@@ -30,10 +30,10 @@ def samples(model: MoondreamModel, scenes: Scenes, classes: int) -> tuple[Tensor
     """Return tokens [n, dim + 1], the last column 1, and outlines [n, 2 * TOLD] of all patches of large objects."""
     with torch.inference_mode():
         tokens = image_tokens(model, scenes.pixels)
-    large = (scenes.patch_boxes[..., 2:].amax(-1) >= _LEAST_SIDE) & (scenes.patch_outlines[..., 0] >= 0)
-    large &= scenes.patch_labels < classes
+    large = (scenes.patches.boxes[..., 2:].amax(-1) >= _LEAST_SIDE) & (scenes.patches.outlines[..., 0] >= 0)
+    large &= scenes.patches.labels < classes
     found = functional.layer_norm(tokens, tokens.shape[-1:])[large]
-    return functional.pad(found, (0, 1), value=1.0), scenes.patch_outlines[large]
+    return functional.pad(found, (0, 1), value=1.0), scenes.patches.outlines[large]
 
 
 def fit_errors(given: Tensor, wanted: Tensor, fitted: Tensor) -> list[float]:

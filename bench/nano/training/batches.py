@@ -12,7 +12,7 @@ from bench.nano.questions.maker import QuestionMaker
 from bench.nano.questions.mix import ASKED, ROOM
 from bench.nano.scenes.batched.compose import Composer
 from bench.nano.scenes.batched.layouts import Difficulty
-from bench.nano.training.loss import dense_targets, pack
+from bench.nano.training.loss import pack
 from photonlite.images.crops import CropSpec, select_tiling
 
 Tiling = tuple[int, int]
@@ -104,7 +104,7 @@ class BatchSource:
     def _make(self) -> Batch:
         scenes = self.composer(self.batch, self.difficulty)
         asked = [question for _ in range(ASKED) for question in self.maker(scenes)]
-        return (scenes.pixels, *dense_targets(scenes), *pack(asked, ASKED * self.maker.parts, ROOM))
+        return (scenes.pixels, *scenes.patches, *pack(asked, ASKED * self.maker.parts, ROOM))
 
 
 def tiling_shares(spec: CropSpec, seed: int = 0, samples: int = 4096) -> dict[Tiling, float]:

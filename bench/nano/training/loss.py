@@ -20,8 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.mix import PARTS
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
-from bench.nano.scenes.batched.compose import Scenes
-from bench.nano.scenes.batched.truth import LEAD, TOLD
+from bench.nano.scenes.batched.truth import LEAD, TOLD, Dense
 from photonlite.models.layers import attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
 from photonlite.models.moondream.model import SIZE_OCTAVES, MoondreamModel
@@ -125,24 +124,28 @@ class Weights:
     start: float = 4.0
     typed: float = 3.0
     patch_class: float = 1.0
+    patch_centre: float = 1.0
     patch_box: float = 4.0
+    patch_point: float = 4.0
     patch_outline: float = 24.0
 
 
 class DenseHeads(nn.Module):
-    """Throw-away heads on the image tokens: the object at the patch's centre, its box, its outline."""
+    """Throw-away heads on the image tokens: what `Dense` holds of every patch."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
         self.ln = layer_norm(dim)
         self.label = nn.Linear(dim, classes + 1)
+        self.centre = nn.Linear(dim, 1)
         self.box = nn.Linear(dim, 4)
+        self.point = nn.Linear(dim, 2)
         self.outline = nn.Linear(dim, 2 * TOLD)
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map image tokens [B, P, dim] to logits [B, P, classes + 1], boxes [B, P, 4] and outlines [B, P, 2 * TOLD]."""
+    def forward(self, tokens: Tensor) -> Dense:
+        """Map image tokens [B, P, dim] to logits of labels [B, P, classes + 1] and centres [B, P], and to places."""
         n = self.ln(tokens)
-        return self.label(n), self.box(n), self.outline(n)
+        return Dense(self.label(n), self.centre(n)[..., 0], self.box(n), self.point(n), self.outline(n))
 
 
 class Learner(nn.Module):
@@ -160,9 +163,11 @@ class Learner(nn.Module):
     def forward(
         self,
         pixels: Tensor,
-        patch_labels: Tensor,
-        patch_boxes: Tensor,
-        patch_outlines: Tensor,
+        labels: Tensor,
+        centres: Tensor,
+        boxes: Tensor,
+        points: Tensor,
+        outlines: Tensor,
         ids: Tensor,
         values: Tensor,
         weight: Tensor,
@@ -171,8 +176,8 @@ class Learner(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the parts of the loss by the names of `Weights`.
 
-        `pixels` uint8 [B, H, W, 3] are one crop each, or the sheet that local crops are cut from; `ids`, `values`,
-        `weight`, `outline`, `part` are `Rows`, whose `start` the attention was shown.
+        `pixels` uint8 [B, H, W, 3] are one crop each, or the sheet that local crops are cut from; `labels` to
+        `outlines` are `Dense`, and `ids` to `part` are `Rows`, whose `start` the attention was shown.
         """
         images = image_tokens(self.model, pixels)
         bos = self.model.embed(torch.full_like(ids[:, :1], BOS))
@@ -182,7 +187,7 @@ class Learner(nn.Module):
         target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
         weight = weight.roll(-1, 1) * ~self.attention.last
         answers = self._answers(hidden, target, value, weight, outline, part)
-        return answers | self._dense(images, patch_labels, patch_boxes, patch_outlines)
+        return answers | self._dense(images, Dense(labels, centres, boxes, points, outlines))
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise, since at inference they come from bins that may be one off.
@@ -231,13 +236,30 @@ class Learner(nn.Module):
         begins = torch.stack([value.roll(-shift, 1) for shift in ahead], -1)
         return (self.start(hidden).float() - begins).abs().mean(-1)
 
-    def _dense(self, images: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor) -> dict[str, Tensor]:
-        logits, box, outline = self.heads(images)
-        label = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), weight=self.class_weight)
-        some = labels < self.classes
-        apart, astray = (box.float() - boxes).abs().mean(-1), (outline.float() - outlines).abs()
-        drawn = some[..., None] & (outlines >= 0)
-        return {"patch_class": label, "patch_box": _mean(apart, some), "patch_outline": _mean(astray, drawn)}
+    def _dense(self, images: Tensor, wanted: Dense) -> dict[str, Tensor]:
+        told: Dense = self.heads(images)
+        label = functional.cross_entropy(
+            told.labels.flatten(0, 1).float(), wanted.labels.flatten(), weight=self.class_weight
+        )
+        # Few of the 676 patches hold a centre.
+        weight = torch.where(wanted.centres, 1.0, _BACKGROUND_WEIGHT)
+        centre = functional.binary_cross_entropy_with_logits(
+            told.centres.float(), wanted.centres.float(), reduction="none"
+        )
+        some = wanted.labels < self.classes
+        box, point = (
+            _mean((a.float() - b).abs().mean(-1), some)
+            for a, b in ((told.boxes, wanted.boxes), (told.points, wanted.points))
+        )
+        astray = (told.outlines.float() - wanted.outlines).abs()
+        drawn = some[..., None] & (wanted.outlines >= 0)
+        return {
+            "patch_class": label,
+            "patch_centre": _mean(centre, weight),
+            "patch_box": box,
+            "patch_point": point,
+            "patch_outline": _mean(astray, drawn),
+        }
 
 
 def image_tokens(model: MoondreamModel, pixels: Tensor) -> Tensor:
@@ -305,11 +327,6 @@ def pack(questions: Sequence[Questions], parts: Sequence[int], room: int) -> Row
         ids, values, weight, outline,
         column(part.expand_as(goes)), torch.where(source < len(owner), start, alone),
     )  # fmt: skip
-
-
-def dense_targets(scenes: Scenes) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the dense targets of scenes in the order `Learner.forward` takes them."""
-    return scenes.patch_labels, scenes.patch_boxes, scenes.patch_outlines
 
 
 def soft_cross_entropy(logits: Tensor, position: Tensor) -> Tensor:

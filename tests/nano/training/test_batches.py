@@ -5,7 +5,7 @@ import torch
 
 from bench.nano.questions.mix import ROOM
 from bench.nano.scenes.batched.layouts import Difficulty
-from bench.nano.scenes.batched.truth import TOLD
+from bench.nano.scenes.batched.truth import TOLD, Dense
 from bench.nano.training.batches import BatchSource, sheet_size, tiling_shares
 from bench.nano.training.loss import Learner, cut_sheet
 from photonlite.images.crops import CropSpec, select_tiling
@@ -28,8 +28,9 @@ def test_a_batch_is_what_the_learner_takes():
     assert shapes["ids"] == shapes["weight"] == shapes["outline"] == shapes["part"] == (3, ROOM)
     assert start.shape == (3, ROOM)
     assert shapes["values"] == (3, ROOM, 2)
-    assert shapes["patch_boxes"] == (*shapes["patch_labels"], 4)
-    assert shapes["patch_outlines"] == (*shapes["patch_labels"], 2 * TOLD)
+    assert shapes["boxes"] == (*shapes["labels"], 4)
+    assert shapes["outlines"] == (*shapes["labels"], 2 * TOLD)
+    assert names[1:6] == list(Dense._fields)
 
 
 @pytest.mark.long

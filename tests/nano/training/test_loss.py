@@ -18,7 +18,6 @@ from bench.nano.training.loss import (
     Weights,
     _soft_integer,
     cut_sheet,
-    dense_targets,
     image_tokens,
     pack,
     soft_cross_entropy,
@@ -26,7 +25,6 @@ from bench.nano.training.loss import (
 from photonlite.images.crops import CropSpec, cut_crops
 from photonlite.models.moondream.model import coord_from_bin, size_from_bin
 from photonlite.request import Token
-from tests.nano.small import scenes_of
 from tests.plain import PlainRunner
 from tests.tiny import CPU, tiny_config, tiny_model
 
@@ -106,7 +104,9 @@ def learner(monkeypatch):
     return Learner(tiny_model(CONFIG), 4, attention).requires_grad_(False)
 
 
-NOWHERE = torch.zeros(2, 25, 4), torch.zeros(2, 25, 2 * TOLD)  # boxes and outlines of all patches
+NOWHERE = (
+    torch.zeros(2, 25, dtype=torch.bool), torch.zeros(2, 25, 4), torch.zeros(2, 25, 2), torch.zeros(2, 25, 2 * TOLD),
+)  # fmt: skip  # centres, boxes, points and outlines of all patches
 
 
 def loss(learner, *batch):
@@ -334,10 +334,14 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     outlines = torch.full((2, 25, 2 * TOLD), 0.9)
     outlines[0, :3] = 2 * boxes[0, :3, :1]
     outlines[0, :3, 2 * 8 :] = -1  # of eight vertices
-    parts = loss(learner, pixels, labels, boxes, outlines, *packed)
+    points = boxes[..., :2] + 0.1
+    centres = labels == 0
+    parts = loss(learner, pixels, labels, centres, boxes, points, outlines, *packed)
     assert float(parts["patch_class"]) == pytest.approx(math.log(5))
-    # The boxes and outlines of background patches mean nothing.
+    assert float(parts["patch_centre"]) == pytest.approx(math.log(2))
+    # The places of background patches mean nothing.
     assert float(parts["patch_box"]) == pytest.approx(0.3)
+    assert float(parts["patch_point"]) == pytest.approx(0.4)
     assert float(parts["patch_outline"]) == pytest.approx(0.6)
 
 
@@ -373,11 +377,23 @@ def test_background_patches_count_less(learner, pixels, packed):
     assert mixed == pytest.approx((49 * 0.1 * right + wrong) / (49 * 0.1 + 1))
 
 
-@pytest.mark.parametrize("part", ["patch_class", "patch_box", "patch_outline"])
+def test_patches_without_a_centre_count_less(learner, pixels, packed):
+    flat_heads(learner)
+    learner.heads.centre.bias.data.fill_(-2.0)  # says that none is anywhere
+    centres, *places = NOWHERE
+    labels = torch.full((2, 25), 4)
+    right = float(loss(learner, pixels, labels, centres, *places, *packed)["patch_centre"])
+    some = centres.clone()
+    some[0, 0] = True
+    mixed = float(loss(learner, pixels, labels, some, *places, *packed)["patch_centre"])
+    assert mixed == pytest.approx((49 * 0.1 * right + right + 2.0) / (49 * 0.1 + 1))
+
+
+@pytest.mark.parametrize("part", ["patch_class", "patch_centre", "patch_box", "patch_point", "patch_outline"])
 def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed, part):
     learner.requires_grad_(True)
     labels = torch.zeros(2, 25, dtype=torch.long)
-    parts = loss(learner, pixels, labels, torch.zeros(2, 25, 4), torch.ones(2, 25, 2 * TOLD), *packed)
+    parts = loss(learner, pixels, labels, *NOWHERE[:3], torch.ones(2, 25, 2 * TOLD), *packed)
     parts[part].backward()
     assert float(learner.model.vision.patch_emb.weight.grad.abs().sum()) > 0
     assert learner.model.text.wte.grad is None
@@ -387,11 +403,6 @@ def test_every_part_of_the_loss_has_a_weight(learner, pixels, packed, targets):
     parts = loss(learner, pixels, *targets, *packed)
     assert set(parts) == set(vars(Weights()))
     assert all(value.ndim == 0 and bool(value.isfinite()) for value in parts.values())
-
-
-def test_dense_targets_come_as_the_learner_takes_them():
-    scenes = scenes_of(torch.zeros(1, 10, dtype=torch.long), torch.zeros(1, 10, 4))
-    assert dense_targets(scenes) == (scenes.patch_labels, scenes.patch_boxes, scenes.patch_outlines)
 
 
 # ---- soft targets

@@ -20,7 +20,7 @@ from bench.nano.scenes.batched.degrade import degrade
 from bench.nano.scenes.batched.layouts import MAX_OBJECTS, Layout, LayoutMaker
 from bench.nano.scenes.batched.outlines import outlines
 from bench.nano.scenes.batched.painting import uniform
-from bench.nano.scenes.batched.truth import dense, find_free, find_points, find_spots, place_outlines
+from bench.nano.scenes.batched.truth import Dense, dense, find_free, find_points, find_spots, place_outlines
 from bench.nano.scenes.objects import COLOURS, SceneObject
 
 _LEAST_PIXELS = 12
@@ -42,9 +42,7 @@ class Scenes:
     free_ok: Tensor  # Whether one was found, bool [B]
     outlines: Tensor  # Vertices in fractions of the visible box, clockwise, [B, N, 32, 2]; see `place_outlines`
     vertices: Tensor  # How many of them count, [B, N]
-    patch_labels: Tensor  # The object at each patch's centre, [B, P]; the number of classes stands for background
-    patch_boxes: Tensor  # Its box, [B, P, 4]
-    patch_outlines: Tensor  # The first vertices of its outline, [B, P, 2 * TOLD], -1 where it has fewer
+    patches: Dense
 
 
 class Composer:
@@ -125,7 +123,7 @@ class Composer:
             find_spots(owner, labels, boxes, points),
             *find_free(owner, layout.label < self.classes),
             *outline,
-            *dense(owner, labels, boxes, *outline, self.grid, self.classes),
+            dense(owner, labels, boxes, points, *outline, grid=self.grid, classes=self.classes),
         )
 
     @staticmethod

@@ -4,6 +4,8 @@
 centre and size as fractions of the image.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -117,12 +119,29 @@ def place_outlines(
     return torch.where(there[..., None], ordered, 0.0), torch.where(labels >= 0, count, 0)
 
 
+class Dense(NamedTuple):
+    """What every patch of a picture is to tell, [B, P, ...]."""
+
+    labels: Tensor  # The object at the patch's centre, [B, P]; the number of classes stands for background
+    centres: Tensor  # Whether an object's own centre is here, bool [B, P]
+    boxes: Tensor  # The box of the patch's object, [B, P, 4]
+    points: Tensor  # Where one points at it, [B, P, 2]
+    outlines: Tensor  # The first vertices of its outline, [B, P, 2 * TOLD], -1 where it has fewer
+
+
 def dense(
-    owner: Tensor, labels: Tensor, boxes: Tensor, outlines: Tensor, vertices: Tensor, grid: int, classes: int
-) -> tuple[Tensor, Tensor, Tensor]:
+    owner: Tensor,
+    labels: Tensor,
+    boxes: Tensor,
+    points: Tensor,
+    outlines: Tensor,
+    vertices: Tensor,
+    *,
+    grid: int,
+    classes: int,
+) -> Dense:
     """Return targets for every patch of a grid: the object at its centre, and each object once at the patch of its own
-    centre. Labels [B, grid * grid] are `classes` for background; boxes [B, grid * grid, 4]; first vertices of the
-    outlines [B, grid * grid, 2 * TOLD], -1 for those that there are not.
+    centre.
     """
     batch, height, width = owner.shape
     rows = torch.arange(batch, device=owner.device)[:, None]
@@ -133,6 +152,7 @@ def dense(
     at = functional.pad(at, (0, 1), value=-1)
     cell = (boxes[..., :2] * grid).long().clamp(0, grid - 1)
     cell = torch.where(labels >= 0, cell[..., 1] * grid + cell[..., 0], grid * grid)  # [B, N]
+    centres = torch.zeros_like(at, dtype=torch.bool).scatter(1, cell, True)[:, :-1]
     index = torch.arange(labels.shape[1], device=owner.device).expand_as(labels)
     index = torch.where((labels >= 0) & (at.gather(1, cell) < 0), index, at.gather(1, cell))
     at[rows, cell] = index
@@ -141,4 +161,5 @@ def dense(
     label = torch.where(at >= 0, labels.gather(1, at.clamp(min=0)), classes)
     there = torch.arange(TOLD, device=owner.device) < vertices[..., None]
     first = torch.where(there[..., None], outlines[:, :, :TOLD], -1.0).flatten(2)
-    return label, boxes[rows, at.clamp(min=0)], first[rows, at.clamp(min=0)]
+    own = at.clamp(min=0)
+    return Dense(label, centres, boxes[rows, own], points[rows, own], first[rows, own])

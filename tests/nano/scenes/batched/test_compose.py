@@ -116,7 +116,7 @@ def test_what_is_covered_has_no_label_and_no_box(steady, monkeypatch):
     scene = compose_of([(0, 0.5, 0.5, 0.2, 0.0, 1.0), (1, 0.5, 0.5, 0.4, 0.0, 1.0)], monkeypatch)
     assert scene.labels[0, :2].tolist() == [-1, 1]
     assert not scene.boxes[0, 0].any()
-    assert not (scene.patch_labels == 0).any()
+    assert not (scene.patches.labels == 0).any()
 
 
 def test_a_sliver_is_not_asked_for(steady, monkeypatch):
@@ -124,7 +124,7 @@ def test_a_sliver_is_not_asked_for(steady, monkeypatch):
     scene = compose_of([(0, 0.493, 0.5, 0.04, 0.0, 1.0), (1, 0.5, 0.5, 0.04, 0.0, 1.0)], monkeypatch)
     assert int((shows(scene.pixels) == 0).sum()) > 0
     assert scene.labels[0, :2].tolist() == [-1, 1]
-    assert not (scene.patch_labels == 0).any()
+    assert not (scene.patches.labels == 0).any()
 
 
 def test_a_sliver_at_the_centre_of_a_patch_is_background(steady, monkeypatch):
@@ -132,8 +132,8 @@ def test_a_sliver_at_the_centre_of_a_patch_is_background(steady, monkeypatch):
     scene = compose_of([(0, 0.571, 0.553, 0.04, 0.0, 1.0), (1, 0.578, 0.553, 0.04, 0.0, 1.0)], monkeypatch)
     assert shows(scene.pixels)[0, 88, 88] == 0
     assert scene.labels[0, 0] == -1
-    assert scene.patch_labels.reshape(10, 10)[5, 5] == 3
-    assert int(scene.patch_labels.min()) >= 0
+    assert scene.patches.labels.reshape(10, 10)[5, 5] == 3
+    assert int(scene.patches.labels.min()) >= 0
 
 
 def test_mirroring_swaps_left_and_right(steady, monkeypatch):
@@ -185,9 +185,11 @@ def test_scenes_are_images_with_one_to_ten_objects(monkeypatch):
 
 @pytest.mark.long
 def test_the_seed_decides():
+    compose = composer()  # painting its backgrounds draws numbers, too
+
     def drawn(seed):
         torch.manual_seed(seed)
-        return composer()(3, FULL)
+        return compose(3, FULL)
 
     assert torch.equal(drawn(5).pixels, drawn(5).pixels)
     assert torch.equal(drawn(5).boxes, drawn(5).boxes)
@@ -197,32 +199,36 @@ def test_the_seed_decides():
 def test_patches_name_the_object_at_their_centre(clean):
     scenes = composer()(11, FULL)
     centres = shows(scenes.pixels)[:, PATCH // 2 :: PATCH, PATCH // 2 :: PATCH].flatten(1)
-    said = scenes.patch_labels
+    said = scenes.patches.labels
     assert said.shape == (11, (SIDE // PATCH) ** 2)
     assert set(said.unique().tolist()) == {0, 1, 2, 3}
     clear = (centres >= 0) & (said < 3)
     assert int(clear.sum()) > 50
     assert bool((centres == said)[clear].all())
     for b, p in ((said < 3).nonzero()).tolist():
-        owners = (scenes.boxes[b] == scenes.patch_boxes[b, p]).all(-1)
+        owners = (scenes.boxes[b] == scenes.patches.boxes[b, p]).all(-1)
         assert said[b, p] in scenes.labels[b][owners]
 
 
 def test_dense_targets_of_a_scene(steady, monkeypatch):
     # The square covers the centres of patches 3 to 6 of ten on either axis; the dot lies between four centres.
-    scene = compose_of([(1, 0.5, 0.5, 0.4, 0.0, 1.0), (2, 0.81, 0.21, 0.05, 0.0, 1.0)], monkeypatch)
+    scene = compose_of([(1, 0.52, 0.52, 0.4, 0.0, 1.0), (2, 0.81, 0.21, 0.05, 0.0, 1.0)], monkeypatch)
     expected = torch.full((10, 10), 3)
     expected[3:7, 3:7] = 1
     expected[2, 8] = 2
-    assert torch.equal(scene.patch_labels.reshape(10, 10), expected)
-    boxes = scene.patch_boxes.reshape(10, 10, 4)
+    assert torch.equal(scene.patches.labels.reshape(10, 10), expected)
+    boxes = scene.patches.boxes.reshape(10, 10, 4)
     assert torch.equal(boxes[3:7, 3:7], scene.boxes[0, 0].expand(4, 4, 4))
     assert torch.equal(boxes[2, 8], scene.boxes[0, 1])
+    points = scene.patches.points.reshape(10, 10, 2)
+    assert torch.equal(points[3:7, 3:7], scene.points[0, 0].expand(4, 4, 2))
+    assert torch.equal(points[2, 8], scene.points[0, 1])
+    assert scene.patches.centres.reshape(10, 10).nonzero().tolist() == [[2, 8], [5, 5]]
 
 
 def test_patches_tell_the_outline_of_their_object(steady, monkeypatch):
     scene = compose_of([(1, 0.5, 0.5, 0.4, 0.3, -1.0), (2, 0.81, 0.21, 0.05, 0.2, 1.0)], monkeypatch)
-    told, labels = scene.patch_outlines[0].unflatten(1, (TOLD, 2)), scene.patch_labels[0]
+    told, labels = scene.patches.outlines[0].unflatten(1, (TOLD, 2)), scene.patches.labels[0]
     for place, kind in enumerate((1, 2)):
         count = min(TOLD, int(scene.vertices[0, place]))
         shown = told[labels == kind]
@@ -251,8 +257,8 @@ def test_a_rectangular_canvas_holds_the_whole_image(steady, monkeypatch, made):
     half = 0.15 * VISIBLE
     expected = ((0.8 - half) / 1.6, 0.4 - half, (0.8 + half) / 1.6, 0.4 + half)
     assert corners(scene.boxes[0, 0]) == pytest.approx(expected, abs=1.5 / 160)
-    assert scene.patch_labels.shape == (1, GRID**2)
-    assert scene.patch_labels.reshape(GRID, GRID)[4, 5] == 1
+    assert scene.patches.labels.shape == (1, GRID**2)
+    assert scene.patches.labels.reshape(GRID, GRID)[4, 5] == 1
 
 
 def test_a_point_is_where_the_object_can_be_seen(steady, monkeypatch):
@@ -308,8 +314,8 @@ def test_a_distractor_covers_objects_and_is_no_part_of_the_truth(steady, monkeyp
     assert scene.labels[0].tolist() == [0, *[-1] * (MOST - 1)]
     assert float(scene.boxes[0, 0, 2]) < 0.2
     assert scene.pixels[0, SIDE // 2, int(0.56 * SIDE)].tolist() == [255, 255, 0]
-    assert set(scene.patch_labels.unique().tolist()) == {0, 1}
-    assert int((scene.patch_labels == 0).sum()) < 20  # the class of the background is 1
+    assert set(scene.patches.labels.unique().tolist()) == {0, 1}
+    assert int((scene.patches.labels == 0).sum()) < 20  # the class of the background is 1
     assert not scene.boxes[0, 1:].any()
 
 

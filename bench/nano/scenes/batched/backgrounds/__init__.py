@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from bench.nano.scenes.batched.backgrounds import drawn, filtered, grain, photographic, plain, scattered
+from bench.nano.scenes.batched.backgrounds import drawn, filtered, grain, photographic, plain, rough, scattered
 from bench.nano.scenes.batched.painting import Canvas
 
 # Twice: on photographs a detector sees the most that is none of its objects.
-_NATURAL = 2 * (*photographic.KINDS, *scattered.KINDS, *filtered.KINDS)
+_NATURAL = 2 * (*photographic.KINDS, *scattered.KINDS, *filtered.KINDS, *rough.KINDS)
 KINDS: tuple[Callable[[Canvas], Tensor], ...] = (
     *plain.KINDS, *drawn.KINDS, *grain.KINDS, *plain.WOVEN, *_NATURAL,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from bench.nano.scenes.batched.painting import Canvas, soft_blur
 
 
 @dataclass(frozen=True)
-class _Bodies:
+class Bodies:
     """The body of one neighbouring cell at every pixel: [B, 1, S, S] each."""
 
     u: Tensor  # Place within the body, along it: -1 and 1 are its ends
@@ -28,7 +28,7 @@ class _Bodies:
         return torch.hypot(self.u, self.v)
 
 
-def _scatter(c: Canvas, cells: int, length: Tensor, aspect: Tensor, angle: Tensor, reach: int) -> Iterator[_Bodies]:
+def scatter(c: Canvas, cells: int, length: Tensor, aspect: Tensor, angle: Tensor, reach: int) -> Iterator[Bodies]:
     """Put a body somewhere in every cell of a grid; yields those whose cells are up to `reach` away from a pixel's.
 
     Args:
@@ -51,10 +51,10 @@ def _scatter(c: Canvas, cells: int, length: Tensor, aspect: Tensor, angle: Tenso
             half = length * (0.6 + 0.4 * own[:, 2:3])
             u = (dx * theta.cos() + dy * theta.sin()) / half
             v = (dy * theta.cos() - dx * theta.sin()) / half * aspect
-            yield _Bodies(u, v, own[:, 4:])
+            yield Bodies(u, v, own[:, 4:])
 
 
-def _heap(c: Canvas, bodies: Iterator[_Bodies], power: Tensor) -> tuple[Tensor, Tensor]:
+def heap(c: Canvas, bodies: Iterator[Bodies], power: Tensor) -> tuple[Tensor, Tensor]:
     """Return the height [B, 1, S, S] of the uppermost body, 0 between bodies, and its draws [B, 4, S, S]."""
     height, above = c.zeros(1), c.zeros(1)
     draws = c.zeros(4)
@@ -67,7 +67,7 @@ def _heap(c: Canvas, bodies: Iterator[_Bodies], power: Tensor) -> tuple[Tensor, 
     return height, draws
 
 
-def _coloured(c: Canvas, height: Tensor, draws: Tensor) -> Tensor:
+def coloured(c: Canvas, height: Tensor, draws: Tensor) -> Tensor:
     """Colour bodies from one palette with light and texture, and darken the gaps between them."""
     tint = torch.lerp(c.colours(), c.colours(), draws[:, 1:2]) * (1 + c.number(0, 1.2) * (draws[:, 2:3] - 0.5))
     tone = tint * lit(c, height) * (1 + c.number(0, 0.3) * natural(c, 1, 0.3, 1.2))
@@ -80,15 +80,15 @@ def pebbles(c: Canvas) -> Tensor:
     """Gravel, beans, coins of no kind: rounded bodies of about a size, close together, with dark gaps."""
     cells = int(14 * 4 ** float(torch.rand(())))
     length, aspect, angle = c.number(0.6, 1), c.octave(0, 1), c.number(0, 3.2)
-    layers = [_scatter(c, cells, length, aspect, angle, 1) for _ in range(2)]
-    return _coloured(c, *_heap(c, chain(*layers), c.number(1.6, 3.5)))
+    layers = [scatter(c, cells, length, aspect, angle, 1) for _ in range(2)]
+    return coloured(c, *heap(c, chain(*layers), c.number(1.6, 3.5)))
 
 
 def litter(c: Canvas) -> Tensor:
     """Blades of grass, needles, straw, twigs: long thin bodies across one another."""
     cells = int(18 * 3 ** float(torch.rand(())))
-    bodies = _scatter(c, cells, c.number(1.2, 2), c.octave(2, 3.5), c.number(0.3, 3.2), 2)
-    return _coloured(c, *_heap(c, bodies, c.number(1.2, 2.5)))
+    bodies = scatter(c, cells, c.number(1.2, 2), c.octave(2, 3.5), c.number(0.3, 3.2), 2)
+    return coloured(c, *heap(c, bodies, c.number(1.2, 2.5)))
 
 
 def deep_sky(c: Canvas) -> Tensor:
@@ -97,7 +97,7 @@ def deep_sky(c: Canvas) -> Tensor:
     few, first, second = c.number(0.1, 0.9), c.colours(), c.colours()
     ground = c.colours() * c.number(0, 0.25)
     glow = torch.zeros(c.batch, 3, c.size, c.size, device=c.device)
-    for one in _scatter(c, cells, c.number(0.3, 0.9), c.octave(0, 1.2), c.number(0, 6.3), 1):
+    for one in scatter(c, cells, c.number(0.3, 0.9), c.octave(0, 1.2), c.number(0, 6.3), 1):
         bright = one.draws[:, :1] * (one.draws[:, 1:2] < few)
         spread = 0.15 + 0.85 * one.draws[:, 2:3] ** 4
         tint = torch.lerp(torch.lerp(first, second, one.draws[:, 3:]), torch.ones_like(first), 0.4)
@@ -110,7 +110,7 @@ def craters(c: Canvas) -> Tensor:
     cells = int(3 * 5 ** float(torch.rand(())))
     few, rim, raised = c.number(0.1, 0.7), c.number(0.05, 0.4), torch.where(c.chance(0.3), 1, -1)
     height = natural(c, 1, 1.6, 2.6) * c.number(0, 0.3)
-    for one in _scatter(c, cells, c.number(0.3, 0.9), c.octave(0, 0.7), c.number(0, 6.3), 1):
+    for one in scatter(c, cells, c.number(0.3, 0.9), c.octave(0, 0.7), c.number(0, 6.3), 1):
         bowl = (1 - one.radius.square()).clamp(min=0) - rim * torch.exp(-(((one.radius - 1) * 6) ** 2))
         height = height + raised * bowl * (one.draws[:, :1] < few) * (0.3 + one.draws[:, 1:2])
     tone = torch.lerp(c.colours(), c.colours(), (natural(c, 1, 1.2, 2.2) * 0.3 + 0.5).clamp(0, 1))
