@@ -5,7 +5,8 @@ take turns, or run on two plain streams, in two parts of the card (green context
 with kernels of fewer programs. A share is a speed beside the other as a part of the speed alone on the whole card.
 
 `--engine` serves such a model once for each of `--ways`: images are encoded in turns, beside the steps on the whole
-card, beside them in a part of it, or as a tuning says. Streams decode while clients ask about images.
+card, beside them in a part of it, or as a tuning says, and prompts may ride with decode steps (`mixed`). Streams decode
+while clients ask about images.
 
 `--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
 bounds each operation. With `--engine --ways turns tuned --data DIR` an engine then uses them.
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import photonlite
 from bench.bubble.report import many, table
@@ -38,6 +40,7 @@ from bench.overlap.served import (
 )
 from bench.overlap.spike import Spike, Subject, run_all
 from bench.overlap.standin import HostCard
+from photonlite.config import Precision
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.precisions import Precisions
@@ -132,9 +135,10 @@ def _engine(bench: Bench, options: "OverlapOptions") -> None:
     context, tokens = (20, 60) if options.tiny else (options.context, 1000)
     tuning = options.data / "tuning.json" if options.profile and options.data is not None else None
     ways = {
-        way: {**given, "fp8_linears": options.fp8} for way, given in ways_of(options.ways, options.sms, tuning).items()
+        way: {**given, "fp8_linears": options.fp8, "kv_dtype": "fp8" if options.fp8_kv else "auto"}
+        for way, given in ways_of(options.ways, options.sms, tuning).items()
     }
-    models = make_models(bench.config, options, options.streams, options.clients, ways)
+    models = make_models(bench.config, options, options.streams, options.clients, ways, options.precision)
     rows: list[list[str]] = []
     rates: list[list[str]] = []
     vocabulary = bench.config.text.vocab_size
@@ -178,6 +182,8 @@ class OverlapOptions(Options):
     profile: bool
     engine: bool
     fp8: bool
+    fp8_kv: bool
+    precision: Precision | None
     tasks: list[str]
     ways: list[str]
     sms: list[int]
@@ -207,6 +213,10 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
     parser.add_argument("--fp8", action="store_true", help="multiply e4m3 in encodings and prompts, with --engine")
+    parser.add_argument("--fp8-kv", action="store_true", help="keep keys and values in e4m3, with --engine")
+    parser.add_argument(
+        "--weights", dest="precision", choices=get_args(Precision), help="precision of the decoder's, with --engine"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each way in the engine, after a warm-up")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal with a tiny model; figures mean nothing")

@@ -21,8 +21,10 @@ from bench.memory.riding import request_of
 from bench.overlap.timeline import explain, intervals_of, tell_steps
 from bench.realtime import Bulk, card_cases, missed_share, play
 from photonlite.api import VisionModel
-from photonlite.config import EngineConfig
+from photonlite.config import EngineConfig, Precision
 from photonlite.models.moondream.config import MoondreamConfig
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import quantise_layers
 from photonlite.request import Token
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -31,6 +33,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "beside": {"encoding": "beside", "encode_sms": 0},
     "parts": {"encoding": "beside", "encode_sms": 68},
     "tuned": {"encoding": "beside"},
+    "mixed": {"batching": "mixed"},
+    "mixed-beside": {"batching": "mixed", "encoding": "beside", "encode_sms": 0},
 }
 _numbers = itertools.count()
 _DRAWN_S = 0.1
@@ -159,9 +163,12 @@ def make_models(
     streams: Sequence[int],
     clients: int,
     ways: Mapping[str, Mapping[str, Any]],
+    precision: Precision | None = None,
 ) -> dict[str, VisionModel]:
     """Serve one model with random weights by an engine for each way."""
     model = endless_model(model_config, options.where, options.dtype)
+    if precision is not None:
+        quantise_layers(model, Precisions(precision))
     memory = 18 << 30 if options.cuda else 1 << 26  # three times, beside the weights, on a card of 80 GB
     sizes = tuple({rows for count in streams for rows in (count, count + clients)} | set(_SIZES))
     most = max(64, max(streams) + clients)
