@@ -167,7 +167,7 @@ SMALL_YES_SHARE = 0.6  # "yes" and "no" in lower case
 ANSWER_WEIGHT = 4.0  # words
 # Captions: whether a further kind follows, how many there are of one, its name, and what follows from words before it.
 JOIN_WEIGHT, COUNTED_WEIGHT, NAMED_WEIGHT, PHRASE_WEIGHT = 3.0, 2.0, 2.0, 0.2
-TYPED_COUNT_WEIGHT = 2.5  # counts in JSON: most values that are wrong are counts
+TYPED_COUNT_WEIGHT = 3.5  # counts in JSON: most values that are wrong are counts
 FORCED_WEIGHT = 0.2  # JSON tokens that the grammar forces, or nearly so
 # Without a grammar the same questions are answered in words, so how JSON begins is left to the grammar; whether a list
 # is empty is not.
