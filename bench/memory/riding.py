@@ -139,6 +139,8 @@ def modelled(way: Batching, load: Load) -> Found:
         at, stream = runner.now, submit(load.prompt, load.answer)
         while not stream.times:
             core.tick()
+        if any(one.ended.is_set() for one in streams):
+            break
         visits.append((at, stream.times[0]))
     while core.tick():
         pass
@@ -170,17 +172,20 @@ def served(engine: Engine, load: Load, seed: int, vocabulary: int, picture: Call
     for stream in streams:
         stream.begun.wait()
     visits = []
-    for prompt in requests[load.streams :]:
+    for asked, prompt in enumerate(requests[load.streams :], 1):
         seen = len(streams[0].times)
         while len(streams[0].times) < seen + 8 and not streams[0].ended.is_set():
             time.sleep(1e-3)
         visits.append(visit(prompt))
+        if any(stream.ended.is_set() for stream in streams):
+            visits.pop()  # beside fewer streams than the others
+            break
     for stream in streams:
         stream.ended.wait()
     errors = [stream.error for stream in streams if stream.error is not None]
     if errors:
         raise errors[0]
-    tokens = load.streams * load.tokens + load.prompts * load.answer
+    tokens = load.streams * load.tokens + asked * load.answer
     return found_of(streams, visits, tokens, time.perf_counter() - begun)
 
 
