@@ -84,8 +84,8 @@ class Team:
             watcher = threading.Thread(
                 target=self._watch, args=(process,), name=f"photonlite-rank-{process.rank}", daemon=True
             )
-            self._watchers.append(watcher)
             watcher.start()
+            self._watchers.append(watcher)
         try:
             self.ranks.connect(self._open[0], self._device)
         except Exception as cause:
