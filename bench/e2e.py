@@ -50,9 +50,11 @@ NOTES = """\
 - Where a request's time goes: medians of requests of one client, from one more run that was traced. "Prepared after" is
   part of the first stage: checks, hash, and packing or cutting. Then upload and the engine's tick. Gaps are idle time
   of the device between decode steps; "until the caller" is from the device's last work to the return of the call.
-- Under load: what each track did, spans of a traced run over its requests. Host spans are those of the engine thread.
-- Steps: what a traced round of long answers about one image shows of decode steps at full batch: their period, medians
-  of the device's work, its idle time in a step, and the share of the time in which it worked.
+- Under load: work on each stream of the device and on the engine thread ("host"), from one more run that was traced.
+  Times and numbers of spans are divided by the number of requests.
+- Steps: decode steps of long answers about one image, from a traced round, while all clients' answers were decoded
+  together. Medians per step of the forward pass, of finalize (heads, masks, sampling), of the device's idle time and of
+  the host's work; "busy" is the share of the time in which the device worked.
 - Plain operations: the model's own, in the same CUDA graphs where it has any.
 - Reference: the same image sizes and lengths, one client, in a process of its own on the same machine; it ends an
   answer of three tokens with a fourth forward pass."""

@@ -53,6 +53,7 @@ REPEATS = 3
 """Of each question: on a card times of one question differ by a tenth from one time to the next."""
 
 _MEMORY = 2**30
+_CHECK_S = 0.2  # seconds between two looks at whether the engine has failed
 _NAMES = ("banana", "key")
 
 
@@ -74,7 +75,7 @@ def load(options: argparse.Namespace, **engine: Any) -> VisionModel:
 
 
 def evict(model: VisionModel) -> None:
-    """Evict every prefix on the device, as soon as no step carries its sequence."""
+    """Evict every prefix on the device, as soon as no step carries its sequence; raises why the engine has failed."""
     cache, loop = model._session.engine._core.scheduler.cache, model._session.engine._loop
 
     def on_engine(done: Event) -> None:
@@ -84,7 +85,8 @@ def evict(model: VisionModel) -> None:
     while cache.pages.free < cache.pages.usable:
         done = Event()
         loop.post(lambda done=done: on_engine(done))  # type: ignore[misc]
-        done.wait()
+        while not done.wait(_CHECK_S):
+            loop.check()  # an engine that has failed does not run what is posted
 
 
 def forget_memory(model: VisionModel, folder: Path) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from photonlite.image_inputs import ImageInput, PatchImage, PrefixPages, StoredImage, StoredPages, UncutImage
 from photonlite.request import Allowed, Token
-from photonlite.sequence import ImageInput, PatchImage, PrefixPages, Sequence, StoredImage, StoredPages, UncutImage
+from photonlite.sequence import Sequence
 
 Kind = Literal["encode", "prefill", "decode", "run", "mixed"]
 """What a launch computes: crops; prompts; one position of each row; tokens that are forced, or assumed to be forced

@@ -163,7 +163,8 @@ class EngineConfig:
             their files again when they are needed.
         grammar_workers: Processes at most that compile schemas and patterns. The first starts with the first typed
             question, others when one would have to wait; of several no caller ever has all.
-        grammar_limit_s: Seconds of CPU time that compiling one may take.
+        grammar_limit_s: Seconds of CPU time that compiling one may take. On a machine too busy to give it these, it is
+            ended after five times as many seconds.
         grammar_cache_bytes: Memory for compiled ones, the least recently used of which go first.
         trace: Whether spans of every phase are recorded from the start.
 

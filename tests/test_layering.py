@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 FACE = "__init__"
 LAYERS = (
     {"errors", "hints", "settings", "config"}
-    | {"images", "request", "results", "sequence", "batch", "device", "observe", "processes", "pauses"},
+    | {"images", "request", "results", "image_inputs", "sequence", "batch", "device", "observe", "processes", "pauses"},
     {"kernels", "cache", "grammar"},
     {"models", "scheduler", "skills"},
     {"runner"},

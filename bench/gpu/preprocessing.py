@@ -12,13 +12,13 @@ from PIL import Image
 from bench.gpu.clock import Clock
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.config import ImageLimits
+from photonlite.image_inputs import read_crops
 from photonlite.images.crops import CropSpec, select_tiling
 from photonlite.images.packing import MOST_BYTES
 from photonlite.images.pool import ImagePool
 from photonlite.runner.buffers import CropBuffers
 from photonlite.runner.images import ImageEncoder
 from photonlite.runner.slots import SlotShape
-from photonlite.sequence import read_crops
 
 _SMALLEST = SlotShape(1, 1, 1, 1, 1, 1)
 _PATIENCE_S = 60.0

@@ -1,10 +1,10 @@
 """Decode steps by themselves: `python -m bench.steps --device cuda`.
 
-A step embeds the last token of each sequence, runs the decoder, the language head, and chooses greedily; it is one CUDA
-graph, replayed. No engine, host or scheduler is part of it: for whole periods see `bench.decode`.
+A step embeds the last token of each sequence, runs the decoder and the language head, and takes the most probable
+token. It is one CUDA graph, replayed, without engine, scheduler or host work: `bench.decode` times steps with these.
 
-Floor: the bytes of all matrices, and of the keys and values of all sequences, over the read bandwidth of the same run.
-Of experts it counts those that the step's rows go to; the report says how many.
+Floor: the time to read all weight matrices, and the keys and values of all sequences, at the read bandwidth measured in
+the same run. In a model with experts, only those count that the step's rows are routed to; the report says how many.
 """
 
 import argparse

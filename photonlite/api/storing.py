@@ -82,7 +82,7 @@ def _open_arena(device: torch.device, size: int) -> HostArena | None:
 
 
 def stored_format(model: Model, dtype: torch.dtype, config: EngineConfig) -> Callable[[Size | int], NumberFormat]:
-    """Return what an engine takes of an image of a size, or of so many pages; see `sequence.StoredImage`."""
+    """Return what an engine takes of an image of a size, or of so many pages; see `image_inputs.StoredImage`."""
     shape, spec = model.shape, model.crop_spec
     kept = "float8_e4m3fn" if config.kv_dtype == "fp8" else _name(dtype)
 

@@ -32,7 +32,8 @@ from typing import Literal
 
 from photonlite.batch import PageCopy
 from photonlite.cache.pages import PagePool, PrefixBlock, PrefixCache, image_key, page_key, text_root
-from photonlite.sequence import ImageSpan, PrefixLink, PrefixPages, Sequence
+from photonlite.image_inputs import PrefixPages
+from photonlite.sequence import ImageSpan, PrefixLink, Sequence
 
 
 class CacheManager:

@@ -20,6 +20,7 @@ from photonlite.engine.faults import without_frames
 from photonlite.engine.layout import lay_out
 from photonlite.engine.loop import EngineLoop
 from photonlite.errors import CapacityError, EngineDiedError, PhotonliteError, SettingsError
+from photonlite.image_inputs import ImageRef
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.adapters.terms import AdapterWeights
 from photonlite.models.base import Model
@@ -28,7 +29,7 @@ from photonlite.observe.trace import Tracer
 from photonlite.request import Request
 from photonlite.runner.stored_images import ImageKeeper, Store
 from photonlite.scheduler.adapters import AdapterLoad
-from photonlite.sequence import ImageRef, Sequence, Sink
+from photonlite.sequence import Sequence, Sink
 from photonlite.tuning.split import Split
 
 _logger = logging.getLogger("photonlite")

@@ -3,10 +3,11 @@
 from collections.abc import Sequence as ListLike
 from dataclasses import dataclass, replace
 
+from photonlite.image_inputs import ImageRef
 from photonlite.images.crops import CropSpec
 from photonlite.models.base import Model
 from photonlite.request import IMAGE, Request, Token
-from photonlite.sequence import ImageRef, ImageSpan, PromptTurns
+from photonlite.sequence import ImageSpan, PromptTurns
 
 
 @dataclass(frozen=True, slots=True)

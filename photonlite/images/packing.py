@@ -28,9 +28,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from photonlite.image_inputs import UncutImage
 from photonlite.images.crops import Allocator, CropSpec, select_tiling
 from photonlite.images.resize import down_first
-from photonlite.sequence import UncutImage
 
 # Limits in bytes; larger images are cut on the host.
 MOST_BYTES: Final = 3 * 4096 * 4096 + 2**20  # of a packed image: 16 million pixels and their filters

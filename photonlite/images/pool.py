@@ -29,6 +29,7 @@ from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ModelError
+from photonlite.image_inputs import PatchImage, PrefixPages, StoredImage, UncutImage
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array
 from photonlite.images.decode import file_bytes, image_size, load_image, rgb_bytes
 from photonlite.images.fetch import ImageFetcher
@@ -37,7 +38,6 @@ from photonlite.images.packing import pack_image
 from photonlite.images.resize import RunTasks, Task, run_in_turn
 from photonlite.images.source import DecodedImage, ImageSource, is_url
 from photonlite.images.thumbnail import make_thumbnail
-from photonlite.sequence import PatchImage, PrefixPages, StoredImage, UncutImage
 
 _T = TypeVar("_T")
 
@@ -218,7 +218,7 @@ class ImagePool:
 
 
 class PreparedImage:
-    """A decoded image, as the scheduler knows it: a `photonlite.sequence.ImageRef`."""
+    """A decoded image, as the scheduler knows it: a `photonlite.image_inputs.ImageRef`."""
 
     def __init__(
         self,

@@ -11,11 +11,12 @@ from PIL import Image
 from torch import Tensor
 
 from photonlite.device.collectives import RankGroup
+from photonlite.image_inputs import PatchImage
 from photonlite.images.crops import Allocator, CropSpec
 from photonlite.images.resize import RunTasks
 from photonlite.kernels.quantised import Weight
 from photonlite.models.layers import Attention
-from photonlite.sequence import PatchImage, PromptTurns
+from photonlite.sequence import PromptTurns
 
 AnyDecoder = TypeVar("AnyDecoder", covariant=True)
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.image_inputs import PatchImage, StoredImage, UncutImage
 from photonlite.images.crops import CropSpec
 from photonlite.images.packing import MOST_SCRATCH, pack_image
 from photonlite.kernels.adapters import AdapterRows
@@ -25,7 +26,6 @@ from photonlite.kernels.resize import cut_image
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import CropEncoder
 from photonlite.runner.buffers import CropBuffers, transfer
-from photonlite.sequence import PatchImage, StoredImage, UncutImage
 
 
 class Images(Protocol):

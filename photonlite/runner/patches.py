@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.image_inputs import UNIT_PATCHES, PatchImage
 from photonlite.kernels.adapters import AdapterRows
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.models.base import PatchEncoder, PatchSpec
 from photonlite.runner.buffers import CropBuffers, transfer
-from photonlite.sequence import UNIT_PATCHES, PatchImage
 
 
 class PatchImages:

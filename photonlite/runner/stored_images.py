@@ -24,10 +24,10 @@ from torch import Tensor
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob
 from photonlite.device.base import Array
+from photonlite.image_inputs import HostTensor, StoredImage
 from photonlite.models.adapters.layers import AdapterBank
 from photonlite.runner.buffers import CropBuffers, PagedCache, transfer, transfer_back
 from photonlite.runner.images import Images
-from photonlite.sequence import HostTensor, StoredImage
 
 _logger = logging.getLogger("photonlite")
 

@@ -16,9 +16,10 @@ from sortedcontainers import SortedKeyList
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.manager import CacheManager
+from photonlite.image_inputs import ImageInput, ImageRef, StoredImage, StoredPages, read_crops
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import REALTIME_JOBS, Limits
-from photonlite.sequence import ImageInput, ImageRef, ImageSpan, Sequence, StoredImage, StoredPages, read_crops
+from photonlite.sequence import ImageSpan, Sequence
 
 by_number: Callable[[Sequence], int] = attrgetter("number")
 

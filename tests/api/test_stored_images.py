@@ -12,7 +12,7 @@ from photonlite import VisionModel
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.store.disk import DiskTier, entries
 from photonlite.errors import SettingsError
-from photonlite.sequence import HostTensor
+from photonlite.image_inputs import HostTensor
 from tests.models.qwen.tiny import reference_model, save
 from tests.serving import GUARD, counters, make_image, serve
 

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from photonlite.image_inputs import PrefixPages
 from photonlite.request import IMAGE, Token
-from photonlite.sequence import ImageSpan, PrefixPages, Sequence
+from photonlite.sequence import ImageSpan, Sequence
 from tests.cache.sequences import NamedImage, manager_of, sequence
 
 WORDS = tuple(range(10, 20))

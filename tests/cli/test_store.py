@@ -12,7 +12,7 @@ import pytest
 from photonlite.cache.store.disk import DiskTier, entries, tenant_of
 from photonlite.cli import main
 from photonlite.cli.store import default_store, store_settings
-from photonlite.sequence import HostTensor
+from photonlite.image_inputs import HostTensor
 from tests.cli.conftest import FakeModel
 
 

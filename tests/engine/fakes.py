@@ -12,13 +12,13 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.config import RouterRule
 from photonlite.engine.core import EngineCore
+from photonlite.image_inputs import StoredImage
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.scheduler.scheduler import Scheduler
 from photonlite.sequence import Sequence as EngineSequence
-from photonlite.sequence import StoredImage
 from tests.cache.sequences import check_pool
 
 PREFIX = 10

@@ -11,9 +11,10 @@ import torch
 from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError, RequestCancelledError, StepError
 from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
+from photonlite.image_inputs import HostTensor, StoredImage
 from photonlite.request import Token
 from photonlite.runner.slots import Pipeline
-from photonlite.sequence import HostTensor, Sequence, StoredImage
+from photonlite.sequence import Sequence
 from tests.cache.sequences import state_of
 from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from photonlite.image_inputs import UncutImage
 from photonlite.images import packing
 from photonlite.images.crops import CropSpec, cut_crops
 from photonlite.images.decode import rgb_bytes
 from photonlite.images.packing import FRACTION_BITS, MOST_BYTES, LanczosTable, lanczos_table, pack_image
 from photonlite.images.resize import down_first
-from photonlite.sequence import UncutImage
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)
 PUBLIC = CropSpec(crop_size=378, patch_size=14, overlap_margin=4, max_crops=12)

@@ -17,12 +17,12 @@ from PIL import Image
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageNotFoundError, ImageTimeoutError, ImageTooLargeError, ModelError
+from photonlite.image_inputs import HostTensor, PrefixPages, StoredImage, UncutImage
 from photonlite.images import crops
 from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage, image_key, share_tasks, stored_key
-from photonlite.sequence import HostTensor, PrefixPages, StoredImage, UncutImage
 from tests.guard import GUARD
 from tests.images.bombs import BOMBS
 

@@ -19,6 +19,7 @@ from photonlite.config import KvDtype
 from photonlite.device.base import Array
 from photonlite.device.cuda import CudaDevice
 from photonlite.grammar.automata.tables import words
+from photonlite.image_inputs import UncutImage, read_crops
 from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.moondream.fused.decode import FusedDecode
@@ -193,8 +194,8 @@ class Rig:
         sequence.pages = [*shared, *(self._free.pop() for _ in range(needed - len(shared)))]
         return sequence
 
-    def job(self, crops: ImageCrops | engine_sequence.UncutImage) -> EncodeJob:
-        return EncodeJob(next(self._jobs), "", engine_sequence.read_crops(crops), _ANYBODY)
+    def job(self, crops: ImageCrops | UncutImage) -> EncodeJob:
+        return EncodeJob(next(self._jobs), "", read_crops(crops), _ANYBODY)
 
     def encode(self, *groups: CropGroup) -> None:
         step = self._step(ScheduledBatch("encode", groups=groups))

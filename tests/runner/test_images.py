@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
+from photonlite.image_inputs import CutImage, UncutImage
 from photonlite.images.crops import CropSpec
 from photonlite.images.decode import rgb_bytes
 from photonlite.images.packing import pack_image
 from photonlite.runner.buffers import CropBuffers
 from photonlite.runner.images import ImageEncoder
 from photonlite.runner.slots import SlotShape
-from photonlite.sequence import CutImage, UncutImage
 from tests.kernels.images import noise, pillows
 
 SPEC = CropSpec(crop_size=20, patch_size=4, overlap_margin=1, max_crops=6)

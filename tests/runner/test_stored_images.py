@@ -12,10 +12,10 @@ from torch import Tensor
 
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.cache.store.arena import HostArena
+from photonlite.image_inputs import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
 from photonlite.runner import stored_images as module
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
 from photonlite.runner.swap import lock_pages
-from photonlite.sequence import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
 from tests.guard import GUARD
 
 CPU = torch.device("cpu")

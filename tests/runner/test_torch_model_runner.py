@@ -12,6 +12,7 @@ from torch import Tensor
 from photonlite.batch import BatchItem, CropGroup, PageCopy, RestoredPages
 from photonlite.config import KvDtype
 from photonlite.errors import NumericalError
+from photonlite.image_inputs import HostTensor, StoredImage, StoredPages
 from photonlite.images.crops import ImageCrops
 from photonlite.images.decode import rgb_bytes
 from photonlite.images.packing import pack_image
@@ -24,7 +25,6 @@ from photonlite.runner import torch_model_runner
 from photonlite.runner.graphs import GraphOptions
 from photonlite.runner.stored_images import ImageKeeper
 from photonlite.runner.tokens import sample_from_hidden
-from photonlite.sequence import HostTensor, StoredImage, StoredPages
 from tests.kernels.images import noise, pillows
 from tests.runner.rig import COORDINATE, OBJECT_OR_END, SIZE, TEXT, Played, Rig, Story, make_image, words_of
 from tests.tiny import CPU, tiny_config

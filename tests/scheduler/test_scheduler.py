@@ -7,13 +7,14 @@ from photonlite.batch import CropGroup, EncodeJob, Step
 from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.errors import CapacityError
+from photonlite.image_inputs import UncutImage
 from photonlite.images.crops import ImageCrops
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.adapters import AdapterSlots
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.queues import EncoderQueue, WaitingQueue
 from photonlite.scheduler.scheduler import Decision
-from photonlite.sequence import Sequence, UncutImage
+from photonlite.sequence import Sequence
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 from tests.engine.test_runs import Scripted, script
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from photonlite.batch import BatchItem
+from photonlite.image_inputs import HostTensor, StoredImage, StoredPages
 from photonlite.request import IMAGE, Request, SamplingSettings, Token
-from photonlite.sequence import HostTensor, ImageSpan, Sequence, StoredImage, StoredPages
+from photonlite.sequence import ImageSpan, Sequence
 from tests.engine.fakes import Bench, FakeImage, FakeSink, Words, ends_at
 
 NUMBERS = HostTensor(np.zeros(4, np.uint8), (1, 1, 1), "float32")

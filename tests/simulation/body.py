@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, PageCopy, ScheduledBatch, Transfer
+from photonlite.image_inputs import StoredImage, UncutImage
 from photonlite.kernels.columns import RESULT_COLUMNS
 from photonlite.runner.sampling_params import WITH_COORDINATES, WITH_IDS, WITH_SCORES, WITH_SIZES, Variant
 from photonlite.runner.slots import PAGES, PENDING_ROW, POSITION, WRITE_SLOT, EncoderSlot, Slot, SlotShape
-from photonlite.sequence import StoredImage, UncutImage
 from tests.simulation.model import (
     BOS_CELL,
     COORDINATE_BITS,

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 import photonlite
+from photonlite.image_inputs import CropsLike, ImageRef, PrefixPages
 from photonlite.request import Allowed, Grammar, Request, Token
-from photonlite.sequence import CropsLike, ImageRef, PrefixPages, Sequence, Sink
+from photonlite.sequence import Sequence, Sink
 
 _PACKAGE = Path(photonlite.__file__).parent
 

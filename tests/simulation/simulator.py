@@ -26,6 +26,7 @@ from photonlite.cache.manager import CacheManager
 from photonlite.cache.pages import PagePool
 from photonlite.engine.core import EngineCore
 from photonlite.errors import CapacityError, EngineDiedError
+from photonlite.image_inputs import HostTensor, ImageRef, PrefixPages, StoredImage, StoredPages, UncutImage
 from photonlite.images.pool import stored_key
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.slots import EncoderSlot, Slot
@@ -34,17 +35,7 @@ from photonlite.scheduler.adapters import AdapterLoad
 from photonlite.scheduler.fifo import FifoPolicy
 from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.scheduler.scheduler import Scheduler
-from photonlite.sequence import (
-    HostTensor,
-    ImageRef,
-    ImageSpan,
-    PrefixPages,
-    Sequence,
-    Sink,
-    StoredImage,
-    StoredPages,
-    UncutImage,
-)
+from photonlite.sequence import ImageSpan, Sequence, Sink
 from tests.cache.sequences import NamedAdapter
 from tests.device.simulated import SimulatedDevice
 from tests.growth import table_sizes

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from photonlite.config import RouterRule
 from photonlite.grammar.automata.tables import words
+from photonlite.image_inputs import PrefixPages, StoredImage, UncutImage
 from photonlite.request import IMAGE, Token
 from photonlite.runner.slots import SlotShape
 from photonlite.scheduler.limits import Limits
 from photonlite.scheduler.parts import PartSpeeds, PartTable
-from photonlite.sequence import PrefixPages, StoredImage, UncutImage
 from tests.simulation.grammar import MakeGrammar, draw_grammar, with_fault
 from tests.simulation.hostile import Hostility, draw_hostility
 from tests.simulation.model import COORDINATE, COORDINATES, SIZE, SIZES, VOCAB_SIZE, WORDS

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from photonlite.errors import SettingsError
+from photonlite.image_inputs import HostTensor
 from photonlite.images.crops import Allocator
-from photonlite.sequence import HostTensor
 
 _logger = logging.getLogger("photonlite")
 

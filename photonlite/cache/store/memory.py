@@ -8,7 +8,7 @@ least-recently-used list.
 import threading
 from collections import OrderedDict
 
-from photonlite.sequence import HostTensor
+from photonlite.image_inputs import HostTensor
 
 
 class MemoryTier:

@@ -29,8 +29,8 @@ from photonlite.cache.store.budget import CopyBudget
 from photonlite.cache.store.disk import DiskTier, NumberFormat
 from photonlite.cache.store.memory import MemoryTier
 from photonlite.cache.store.policy import Kind, TierPolicy
+from photonlite.image_inputs import HostTensor, PrefixPages, StoredImage, StoredPages
 from photonlite.images.crops import Allocator, allocate_array
-from photonlite.sequence import HostTensor, PrefixPages, StoredImage, StoredPages
 
 _logger = logging.getLogger("photonlite")
 

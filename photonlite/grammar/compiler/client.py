@@ -2,12 +2,15 @@
 
 | how a worker is lost while it has a job | what becomes of the job |
 |---|---|
-| the job took more CPU time than its limit, or `PATIENCE` times as long | `GrammarTimeoutError` |
+| the job took more CPU time than its limit | `GrammarTimeoutError` |
+| the job took `PATIENCE` times as many seconds, but less CPU time | `GrammarTimeoutError`, which says so |
 | by itself: a crash, or memory beyond its limit (`RLIMIT_AS`) | once more; then `GrammarTooLargeError` |
 | by SIGKILL or SIGTERM from outside, such as the kernel's for want of memory | once more; then `GrammarWorkerError` |
 | before it took the job | twice more; then `GrammarWorkerError` |
 
-The first two are the fault of the spec, as both limits are those of one job; the others never are.
+The limits of CPU time and memory are those of one job: the first row and the third are the fault of the spec, the
+others are not. The errors of the first three rows are remembered for `REFUSED_S`, so that a spec does not cost one
+worker after the other.
 """
 
 import copy
@@ -31,7 +34,7 @@ from photonlite.errors import (
     PhotonliteError,
 )
 from photonlite.grammar.automata.tables import AutomatonTables, SpecialIds
-from photonlite.grammar.compiler.cache import AutomatonCache
+from photonlite.grammar.compiler.cache import REFUSED_S, AutomatonCache
 from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.spec import GrammarSpec
 from photonlite.processes.jobs import Job, JobQueue, copied, settle_future
@@ -48,7 +51,7 @@ MEMORY: Final = 2 << 30  # bytes of a worker's address space, where the system e
 PATIENCE: Final = 5.0  # a job's seconds over those of its CPU time: on a busy machine it gets little
 _ALARM_S: Final = 5.0  # further seconds after which a worker whose client is gone ends
 COSTLY_S: Final = 0.25  # seconds from which on a refusal is remembered: quicker ones are cheap to repeat
-_RETRIES: Final = {"not taken": 2, "killed": 1, "crashed": 1, "late": 0}  # by how the worker was lost
+_RETRIES: Final = {"not taken": 2, "killed": 1, "crashed": 1, "late": 0, "starved": 0}  # by how the worker was lost
 
 _Work = tuple[GrammarSpec, str]  # spec, cache salt
 
@@ -130,7 +133,7 @@ class CompileProcess(WorkerProcess):
             data = self.receive(deadline)
         except TimeoutError as cause:
             self.close()
-            raise WorkerLostError("late") from cause
+            raise WorkerLostError("starved") from cause
         except (OSError, EOFError) as cause:
             code = self.wait_exit()
             how = "late" if code == -signal.SIGPROF else "killed" if code in KILLED_FROM_OUTSIDE else "crashed"
@@ -226,11 +229,19 @@ class _CompilePool(WorkerPool[CompileProcess, _Work, Automaton]):
                 f"the processes that should have compiled the {spec.kind} were killed from outside: try again later, "
                 "and see whether this machine has too little memory"
             )
-        error: GrammarError = GrammarTimeoutError(
-            f"the {spec.kind} was not compiled within {self._limit_s:g} s of CPU time: make it smaller, or raise "
-            "grammar_limit_s of the engine"
-        )
-        if reason == "crashed":
+        error: GrammarError
+        if reason == "late":
+            error = GrammarTimeoutError(
+                f"the {spec.kind} was not compiled within {self._limit_s:g} s of CPU time: make it smaller, or raise "
+                "grammar_limit_s of the engine"
+            )
+        elif reason == "starved":
+            error = GrammarTimeoutError(
+                f"the {spec.kind} was not compiled within {PATIENCE * self._limit_s:g} s, in which it got less than "
+                f"{self._limit_s:g} s of CPU time, its limit: try again in {REFUSED_S:g} s, when the machine may be "
+                "less busy, or raise grammar_limit_s of the engine"
+            )
+        else:
             error = GrammarTooLargeError(
                 f"two processes that compiled the {spec.kind} ended, the last with exit code {process.exit_code}, as "
                 f"they do when {MEMORY >> 20} MiB of memory are not enough: make it smaller"

@@ -16,10 +16,10 @@ import numpy as np
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
+from photonlite.image_inputs import PatchImage
 from photonlite.images.crops import Allocator, allocate_array
 from photonlite.images.resize import RunTasks
 from photonlite.models.paligemma.config import VisionConfig
-from photonlite.sequence import PatchImage
 
 MEAN = STD = 0.5  # of every channel
 

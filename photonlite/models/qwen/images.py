@@ -17,10 +17,10 @@ import numpy as np
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
+from photonlite.image_inputs import PatchImage
 from photonlite.images.crops import Allocator, allocate_array
 from photonlite.images.resize import RunTasks
 from photonlite.models.qwen.config import VisionConfig
-from photonlite.sequence import PatchImage
 
 MAX_RATIO = 200  # of the longer to the shorter side, as the public image processor has it
 

@@ -7,8 +7,8 @@ others    start ─ load own share ─ loaded ─ build ─────── st
                                              └ collective operations ┘
 ```
 
-Records say what all ranks do next. Once one is sent, every rank has to do it: a rank that ends, or fails in the middle
-of a step, ends the engine, since the others wait for it. A new engine starts new processes.
+Rank 0 sends the others a record of each operation, and all ranks perform it together. If a rank exits, or fails in the
+middle of a step, the others would wait for it for ever: the engine ends. A new engine starts new processes.
 """
 
 import contextlib
@@ -84,8 +84,8 @@ class Team:
             watcher = threading.Thread(
                 target=self._watch, args=(process,), name=f"photonlite-rank-{process.rank}", daemon=True
             )
-            self._watchers.append(watcher)
             watcher.start()
+            self._watchers.append(watcher)
         try:
             self.ranks.connect(self._open[0], self._device)
         except Exception as cause:

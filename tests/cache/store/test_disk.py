@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from photonlite.cache.store import disk as module
 from photonlite.cache.store.disk import DiskTier, NumberFormat, entries, prune, tenant_of
 from photonlite.errors import SettingsError
+from photonlite.image_inputs import HostTensor
 from photonlite.images.crops import allocate_array
-from photonlite.sequence import HostTensor
 
 KEY = "a" * 64
 SHAPE = (2, 3, 8)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photonlite.cache.store.memory import MemoryTier
-from photonlite.sequence import HostTensor
+from photonlite.image_inputs import HostTensor
 
 
 def embeddings(size: int) -> HostTensor:

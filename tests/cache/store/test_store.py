@@ -13,8 +13,8 @@ from photonlite.cache.store.budget import COPY_S, CopyBudget
 from photonlite.cache.store.disk import DiskTier, NumberFormat, entries
 from photonlite.cache.store.policy import Kind, TierPolicy
 from photonlite.cache.store.store import DiskStore, ImageStore, Size
+from photonlite.image_inputs import HostTensor, PrefixPages
 from photonlite.images.crops import allocate_array
-from photonlite.sequence import HostTensor, PrefixPages
 from tests.guard import GUARD
 
 LIMIT = 10**6

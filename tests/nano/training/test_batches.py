@@ -1,4 +1,5 @@
 import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,6 +55,28 @@ def test_backgrounds_stay_fresh(monkeypatch):
         feed(Difficulty())
     assert len(strokes) == 2
     assert min(strokes) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_batch_on_a_gpu_is_there_before_its_step_reads_it_and_as_long_as_it_does(monkeypatch):
+    device = torch.device("cuda", 0)
+
+    def make(feed):
+        torch.cuda._sleep(1_000_000)  # a step that did not wait for its batch would read what its store held before
+        return (torch.rand(1 << 16, device=device),)
+
+    monkeypatch.setattr(BatchSource, "_make", make)
+    feed = BatchSource(SimpleNamespace(device=device, bank=SimpleNamespace(refresh=lambda count: None)), None, 1)
+    begun, ended = [], []
+    for _ in range(12):
+        (batch,) = feed(Difficulty())
+        begun.append(batch.clone())
+        torch.cuda._sleep(20_000_000)  # many batches could be made during a step: stores are not overwritten while read
+        ended.append(batch.clone())
+
+    assert len(torch.stack(begun).unique(dim=0)) == 12
+    assert torch.equal(torch.stack(ended), torch.stack(begun))
 
 
 def test_one_crop_has_one_tiling():

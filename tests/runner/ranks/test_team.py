@@ -26,6 +26,8 @@ from photonlite.models.checkpoint import load_files
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.runner.ranks import follower
 from photonlite.runner.ranks.leader import load_team
+from photonlite.runner.ranks.process import RankSetup
+from photonlite.runner.ranks.team import Team
 from tests.equality import WAYS, check
 from tests.guard import GUARD
 from tests.models.qwen.tiny import reference_model, save
@@ -235,6 +237,45 @@ def test_what_keeps_ranks_from_starting_is_told_and_leaves_nothing_behind(
         pass
 
     assert not processes()
+
+
+class FakeProcess:
+    """A rank without a process."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        self.rank = setup.rank
+        self.ended = threading.Event()
+
+    def wait_loaded(self) -> None:
+        pass
+
+    def wait(self) -> int:
+        assert self.ended.wait(GUARD)
+        return 0
+
+    def end(self) -> None:
+        self.ended.set()
+
+
+def test_without_a_thread_to_watch_a_rank_all_ranks_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread, begin: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+        if thread.name == "photonlite-rank-2":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr("photonlite.runner.ranks.team.RankProcess", FakeProcess)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    team = Team(saved(divisible_config(), tmp_path), 4, CPU, torch.float64, None)
+    team.start()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        team.connect()
+    ranks: list[Any] = [*team._processes]
+
+    team.stop()
+
+    assert [rank.ended.is_set() for rank in ranks] == [True] * 3
+    assert not any(thread.name.startswith("photonlite-rank-") for thread in threading.enumerate())
+    assert not team._open
 
 
 def on_cards(count: int, dtype: str, *, fused: bool) -> VisionModel:
