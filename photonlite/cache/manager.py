@@ -183,8 +183,6 @@ class CacheManager:
         if building := sum(block.state == "building" for block in chain):
             raise AssertionError(f"sequence {sequence.number} is released with {building} blocks being built")
         self._chains.pop(sequence.number, None)
-        if self._caching and sequence.kept and sequence.finalized and sequence.error is None:
-            self._keep_answer(sequence, chain)
         self.prefix.leave(chain)
         self.pages.release(sequence.pages)
         sequence.pages, sequence.shared_pages = [], 0
@@ -220,9 +218,15 @@ class CacheManager:
             yield PrefixLink(parent, first, end // size, end, end % size != 0)
             reached, first = end, end // size
 
-    def _keep_answer(self, sequence: Sequence, chain: list[PrefixBlock]) -> None:
-        """Add the pages that an answer has filled to the sequence's chain, if that has its whole prompt."""
-        links = sequence.links or ()
+    def keep_answer(self, sequence: Sequence) -> None:
+        """Add the pages that an answer has filled to the sequence's chain, if that has its whole prompt.
+
+        It is called once, before the caller has the answer: the next turn may follow while a step still carries the
+        sequence, which writes behind these pages.
+        """
+        if not (self._caching and sequence.kept and sequence.error is None):
+            return
+        chain, links = self._chains.setdefault(sequence.number, []), sequence.links or ()
         if len(chain) < len(links):
             return
         parent, reached = (links[-1].key, links[-1].end) if links else (_root(sequence), 0)

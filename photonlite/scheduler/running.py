@@ -109,6 +109,7 @@ class RunningSet:
             return
         self.sequences.remove(sequence)
         self.router.note_change()
+        self._cache.keep_answer(sequence)
         self.zombies.add(sequence)
         self.release_if_unused(sequence)
 

@@ -120,6 +120,7 @@ class World:
             one = self.running.pop(self.random.randrange(len(self.running)))
             one.finalized = True
             blocks = len(self.manager.prefix._blocks)
+            self.manager.keep_answer(one)
             self.manager.release(one)
             self.seen["answer kept"] += len(self.manager.prefix._blocks) > blocks
             self.turns[one.image and one.image.key].append((*one.prompt, *one.tokens))

@@ -253,6 +253,7 @@ def answered(manager, prompt, answer, **options):
 
 def finish(manager, one, error=None):
     one.finalized, one.error = True, error
+    manager.keep_answer(one)
     manager.release(one)
 
 
@@ -276,6 +277,16 @@ def test_an_answer_behind_a_prompt_of_less_than_a_page_is_kept():
     finish(manager, answered(manager, (1,), range(100, 114)))
 
     assert admitted(manager, sequence([1, *range(100, 114), 2, 3])).start == 12
+
+
+def test_an_answer_is_kept_while_a_step_still_carries_its_sequence():
+    manager = manager_of(40)
+    first = answered(manager, (1, 2), range(100, 114))
+    manager.keep_answer(first)
+    again = sequence([1, 2, *range(100, 114), 3])
+    assert admitted(manager, again).start == 16
+    manager.release(first)
+    check(manager, [again])
 
 
 def test_a_failed_answer_is_not_kept():
@@ -390,8 +401,7 @@ def test_an_answer_that_a_run_has_ended_keeps_only_what_steps_have_computed():
     assert manager.grow(first, 17)
     first.tokens = [Token(number) for number in range(13)]
     first.num_committed_tokens = 9  # what follows was known, and needed no step
-    first.finalized = True
-    manager.release(first)
+    finish(manager, first)
     again = sequence((1, 2, 3, *range(13)), budget=20)
     assert admitted(manager, again).start == 8
 

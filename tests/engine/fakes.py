@@ -222,10 +222,13 @@ class Bench:
         budget: int = 100,
         deadline: float | None = None,
         realtime: bool = False,
+        kept: bool = False,
     ) -> FakeSink:
         sink = FakeSink()
         prompt = (Token(1), Token(2)) if budget else ()
-        request = Request("query", prompt, grammar or Words(budget), budget, SamplingSettings(), realtime=realtime)
+        request = Request(
+            "query", prompt, grammar or Words(budget), budget, SamplingSettings(), realtime=realtime, kept=kept
+        )
         before = PREFIX if image else 1
         sequence = EngineSequence(len(self.sequences), request, sink, before, image, deadline)
         self.sequences.append(sequence)

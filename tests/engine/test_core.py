@@ -12,11 +12,11 @@ from photonlite.batch import Step
 from photonlite.errors import EngineDiedError, NumericalError, OutOfMemoryError, RequestCancelledError, StepError
 from photonlite.grammar.decoding.grammars import DetectGrammar, Vocabulary
 from photonlite.image_inputs import HostTensor, StoredImage
-from photonlite.request import Token
+from photonlite.request import Request, SamplingSettings, Token
 from photonlite.runner.slots import Pipeline
 from photonlite.sequence import Sequence
 from tests.cache.sequences import state_of
-from tests.engine.fakes import END, GARBAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
+from tests.engine.fakes import END, GARBAGE, PAGE, PREFIX, WORD, Bench, FakeImage, FakeSink, Words, ends_at
 
 VOCABULARY = Vocabulary(end=END, answer=3, coordinate=5, size=6, ground_start=7, ground_end=9, any_id_continues=False)
 
@@ -84,6 +84,21 @@ def test_eos_while_the_next_step_carries_the_sequence_makes_a_zombie(constrained
     assert seen == [(0, 2, False, 1), (1, 2, False, 2), (2, 1, True, 2)]
     assert bench.core.metrics.zombie_rows == 1
     assert bench.everything_is_free()
+
+
+def test_a_next_turn_shares_the_answer_of_a_zombie() -> None:
+    bench = Bench(ends_at(3 * PAGE))
+    sink = bench.ask(kept=True)
+    while not sink.ends:
+        bench.core.tick()
+    first = bench.sequences[0]
+    assert first in bench.scheduler.running.zombies
+    turn = Request("query", (*first.prompt, *sink.tokens, Token(3)), Words(2), 2, SamplingSettings())
+    second = Sequence(1, turn, FakeSink(), 1)
+    bench.hand_in(second)
+    batch = bench.plan()
+    assert batch is not None
+    assert [row.start for row in batch.rows if row.sequence is second] == [3 * PAGE]
 
 
 def test_eos_on_the_prompts_own_token_while_a_decode_step_is_in_flight() -> None:
