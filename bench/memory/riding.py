@@ -171,12 +171,13 @@ def served(engine: Engine, load: Load, seed: int, vocabulary: int, picture: Call
     streams = [submit(request) for request in requests[: load.streams]]
     for stream in streams:
         stream.begun.wait()
-    visits = []
-    for asked, prompt in enumerate(requests[load.streams :], 1):
+    visits, answered = [], 0
+    for prompt in requests[load.streams :]:
         seen = len(streams[0].times)
         while len(streams[0].times) < seen + 8 and not streams[0].ended.is_set():
             time.sleep(1e-3)
         visits.append(visit(prompt))
+        answered += load.answer
         if any(stream.ended.is_set() for stream in streams):
             visits.pop()  # beside fewer streams than the others
             break
@@ -185,7 +186,7 @@ def served(engine: Engine, load: Load, seed: int, vocabulary: int, picture: Call
     errors = [stream.error for stream in streams if stream.error is not None]
     if errors:
         raise errors[0]
-    tokens = load.streams * load.tokens + asked * load.answer
+    tokens = load.streams * load.tokens + answered
     return found_of(streams, visits, tokens, time.perf_counter() - begun)
 
 

@@ -92,7 +92,11 @@ class Meaning:
 def templates():
     """(question, of, pattern) of all templates."""
     plain = {"count": language.COUNT_QUESTIONS, "existence": language.EXISTENCE_QUESTIONS}
-    plain |= {"total": language.TOTAL_QUESTIONS, "list": language.LIST_QUESTIONS, "colour": colours.COLOUR_QUESTIONS}
+    plain |= {
+        "total": language.TOTAL_QUESTIONS,
+        "list": (*language.LIST_QUESTIONS, *language.SURFACE_QUESTIONS),
+        "colour": colours.COLOUR_QUESTIONS,
+    }
     plain |= {"phrase": [template for template, _ in language.PHRASES]}
     grouped = {"reference": language.REFERENCE_QUESTIONS, "relation": relations.RELATION_QUESTIONS}
     grouped |= {"place": relations.PLACE_QUESTIONS, "comparison": relations.COMPARISON_QUESTIONS}
