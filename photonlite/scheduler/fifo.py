@@ -246,9 +246,9 @@ class FifoPolicy:
 
     def _even_room(self) -> int:
         """Return what takes a share of a decode step, or more where many prompts wait, within the budget."""
-        decode_s = self.run_cost.decode_s
-        most = self.prompts.within(max(self.limits.launch_budget_s, decode_s / 2))  # a slow device has long steps
-        return min(most, max(_LEAST_ROOM, self.prompts.within(_SHARE * decode_s), -(-self._unlaunched // _SPREAD)))
+        decode_s, fits = self.run_cost.decode_s, self.prompts.within_shares
+        most = fits(max(self.limits.launch_budget_s, decode_s / 2))  # a slow device has long steps
+        return min(most, max(_LEAST_ROOM, fits(_SHARE * decode_s), -(-self._unlaunched // _SPREAD)))
 
     def choose_runs(self, runs: Runs) -> Runs:
         """Choose which forced runs are appended at once, given sequences whose tokens have come in one step.

@@ -30,6 +30,9 @@ _FORGOTTEN = 0.01
 _LEAST_SPREAD = 0.01
 """Sizes must differ by a tenth or so before a line is fitted to them."""
 
+_HELD_UP = 1.25
+"""The longest that a decode step counts, over those before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -117,6 +120,15 @@ class LaunchModel:
         """Return the units that fit into a time: at least one, and one while nothing was measured."""
         return max(1, int(seconds / self.per_unit)) if self.per_unit else 1
 
+    def within_shares(self, seconds: float) -> int:
+        """Return the units that fit if each costs its even share of a launch, as `within` does for sizes like those.
+
+        A slope through sizes that hardly differ is noise: it may be next to nothing, and then any number fits.
+        """
+        if self._means is None or not self._means[1]:
+            return 1
+        return max(1, int(seconds * self._means[0] / self._means[1]))
+
 
 class RunCost:
     """What a launch of runs takes, in decode steps, at least 1: a fading mean of measurements.
@@ -130,7 +142,9 @@ class RunCost:
         self._run_s: float | None = None
 
     def observe_decode(self, seconds: float) -> None:
-        self._decode_s = faded(self._decode_s, seconds)
+        # One step that was held up must not make those after it look as if prompts had cost them nothing.
+        usual = self._decode_s
+        self._decode_s = faded(usual, seconds if usual is None else min(seconds, _HELD_UP * usual))
 
     def observe_run(self, seconds: float) -> None:
         self._run_s = faded(self._run_s, seconds)

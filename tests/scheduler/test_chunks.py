@@ -318,11 +318,26 @@ def test_prompts_get_a_share_of_a_decode_step_and_more_while_many_wait(decode_s:
     assert found == rooms
 
 
+def test_room_is_no_matter_of_noise() -> None:
+    """A line through sizes that hardly differ says that positions cost nothing; a step that was held up, too."""
+    policy = mixed(Bench(ends_at(5)), tokens=None).scheduler.policy
+    for _ in range(30):
+        policy.run_cost.observe_decode(2.5e-3)
+        policy.prompts.observe(260, 1e-3)
+    assert policy.room_beside(1) == 260
+    for count, seconds in ((90, 0.98e-3), (260, 1e-3), (90, 0.99e-3)):
+        policy.prompts.observe(count, seconds)
+    assert policy.room_beside(1) < 300
+    policy.run_cost.observe_decode(12e-3)
+    policy.prompts.observe(260, policy.run_cost.beyond_decode(3.5e-3))
+    assert policy.room_beside(1) < 300
+
+
 def test_a_prompt_is_spread_over_steps() -> None:
     bench = mixed(Bench(ends_at(60), pages=800), tokens=None)
     decoding(bench)
     long, policy = ask(bench, 2000, 20), bench.scheduler.policy
-    policy.prompts.per_unit = 1e-6  # the budget has time for more
+    policy.prompts.observe(1000, 1e-3)  # the budget has time for more
     bench.core.tick()
     assert [row.count for row in parts_of(bench, long)] == [125]
     policy.count_prompts()
