@@ -15,6 +15,7 @@ division: separate divisions would hand out the same SMs twice.
 import contextvars
 import functools
 import importlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import torch
 from photonlite.errors import MissingDependencyError, SettingsError
 
 _T = TypeVar("_T")
+_here = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,13 @@ class PartThread:
     def _enter(part: Part, device: torch.device) -> torch.cuda.Stream:
         stream = part.enter(device)
         torch.cuda.set_stream(stream)
+        _here.part = part
         return stream
+
+
+def in_part() -> bool:
+    """Whether the calling thread is that of a part."""
+    return hasattr(_here, "part")
 
 
 class CardParts(NamedTuple):

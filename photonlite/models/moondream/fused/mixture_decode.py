@@ -5,10 +5,14 @@ x ─┬─ norm, w_in ─┬─ [q k v] ── temperatures ── rotary, writ
    │              └─ router ─── route ─┐                                                              │
    └─ norm ───────────────────────── experts_in ── experts_out ──── added with the next block's norm ─┘
 ```
+
+Both ways from the product on are chains of small kernels that need nothing of each other: in a CUDA graph the experts
+run on a branch beside attention. None of theirs counts programs in, as kernels on one stream may (`arrival_counters`).
 """
 
 from torch import Tensor
 
+from photonlite.device.branches import Branch
 from photonlite.kernels.decode_attention import decode_attention
 from photonlite.kernels.experts import add_and_norm
 from photonlite.kernels.small_batch_gemm import (
@@ -30,6 +34,7 @@ class MixtureDecode:
     def __init__(self, config: TextConfig, blocks: tuple[PackedBlock, ...]) -> None:
         self._blocks = blocks
         self._tables = MixtureTables(config, blocks)
+        self._branch = Branch(blocks[0].ln_weight.device)
 
     def __call__(self, x: Tensor, rows: NextPositions, cache: KvPages) -> Tensor:
         first, split, width = self._blocks[0], self._tables.qkv_width, self._tables.width
@@ -46,9 +51,11 @@ class MixtureDecode:
             else:
                 normal = add_and_norm(x, added, None, block.norm)
                 h = small_batch_gemm(normal, block.w_in, block.b_in)
+                with self._branch.beside():
+                    added = block.experts(normal, h[:, split:])
                 self._attend(index, h[:, :split], rows, cache, inside)
-                added = block.experts(normal, h[:, split:])
             linear_out(inside, block.w_out, block.b_out, x, stats if block.experts is None else None)
+            self._branch.join()  # before the next norm, which adds what the experts return
         return add_and_norm(x, added, None, None)
 
     def _attend(self, index: int, qkv: Tensor, rows: NextPositions, cache: KvPages, out: Tensor) -> None:
