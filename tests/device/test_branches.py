@@ -1,4 +1,4 @@
-"""A branch on fake streams: what waits for what. Tests of `models.moondream.fused.mixture_decode` replay one on a card."""
+"""A branch on fake streams: what waits for what. On a card steps of `MixtureDecode` replay one."""
 
 import contextlib
 from collections.abc import Iterator
