@@ -74,6 +74,7 @@ def config_dict(tokenizer: Tokenizer, shape: Shape | None = None) -> dict[str, A
             "end_ground_id": GROUND_END,
             "reasoning": True,
             "spatial_refs": True,
+            "never_in_text": ["{", "}", "[", "]", '"', "_", "true", "false"],  # that is JSON's, and has a grammar
             "templates": templates(tokenizer),
         },
     }

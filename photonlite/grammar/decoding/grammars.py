@@ -67,6 +67,7 @@ class Vocabulary:
     any_id_continues: bool = False
     suppressed_in_answer: tuple[int, ...] = ()  # never in an answer or a caption, its first token aside
     suppressed_in_reasoning: tuple[int, ...] = ()
+    never_in_text: tuple[int, ...] = ()  # in no answer of plain text and no caption, from the first token on
     other_ends: tuple[int, ...] = ()  # end a text as well
     # Of 0 to 9, where places are whole numbers in text: `coordinate` and `size` stand for them in grammars, and never
     # come.
@@ -147,9 +148,10 @@ class TextGrammar(BudgetedGrammar):
     def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
         super().__init__(budget)
         self._ends = (vocabulary.end, *vocabulary.other_ends)
-        self._later = Allowed(suppressed=vocabulary.suppressed_in_answer)
-        # Like the public reference, which samples the first token with the prompt, suppress nothing there.
-        self._allowed = Allowed()
+        never = vocabulary.never_in_text
+        self._later = Allowed(suppressed=(*vocabulary.suppressed_in_answer, *never))
+        # The public reference samples the first token with the prompt, and suppresses nothing of the family's there.
+        self._allowed = Allowed(suppressed=never)
 
     @property
     def allowed(self) -> Allowed:

@@ -179,7 +179,8 @@ class TokenizerConfig:
     """Special ids and the prompt templates of each skill; the checkpoint lacks a skill without a template.
 
     `reasoning` and `spatial_refs` say whether the checkpoint was trained for them; public ones omit them and were.
-    Without `suppress` nothing that the family suppresses is.
+    Without `suppress` nothing that the family suppresses is. No token that contains one of `never_in_text` is in an
+    answer of plain text or in a caption: a small model that also writes JSON would begin one where none is asked for.
     """
 
     bos_id: int = 0
@@ -193,6 +194,7 @@ class TokenizerConfig:
     reasoning: bool = True
     spatial_refs: bool = True
     suppress: bool = True
+    never_in_text: tuple[str, ...] = ()
     caption: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     query: Template | None = None
     detect: Template | None = None
@@ -261,6 +263,9 @@ def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> T
     plain = {name: value for name, value in section.items() if name.endswith("_id") or name in flags}
     base = _build(TokenizerConfig, "tokenizer", plain)
     thinking = [base.answer_id, base.thinking_id] if family.answer_id_before_reasoning else [base.thinking_id]
+    never = section.get("never_in_text", [])
+    if not isinstance(never, list) or not all(isinstance(text, str) and text for text in never):
+        raise ConfigError("tokenizer.never_in_text is a list of texts that are not empty")
     try:
         templates: dict[str, Any] = {
             name: Template(tuple(t["prefix"]), tuple(t["suffix"]), tuple(t.get("reasoning_suffix", thinking)))
@@ -272,7 +277,7 @@ def _tokenizer(section: Mapping[str, Any], family: Family, vocab_size: int) -> T
         raise ConfigError(
             f"tokenizer.templates cannot be read: {error!r}; each skill has lists prefix and suffix"
         ) from error
-    tokenizer = dataclasses.replace(base, **templates)
+    tokenizer = dataclasses.replace(base, never_in_text=tuple(never), **templates)
     _check_ids(tokenizer, vocab_size)
     return tokenizer
 

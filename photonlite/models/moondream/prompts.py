@@ -62,7 +62,15 @@ class MoondreamPrompts(TokenizedText):
             any_id_continues=family.any_id_continues,
             suppressed_in_answer=suppressed(family.suppressed_in_answer),
             suppressed_in_reasoning=suppressed(family.suppressed_in_reasoning),
+            never_in_text=self._never_in_text(),
         )
+
+    def _never_in_text(self) -> tuple[int, ...]:
+        texts = self._ids.never_in_text
+        if not texts:
+            return ()
+        ids = range(self._family.controls_to, self.vocab_size)
+        return tuple(one for one in ids if any(text in self._tokenizer.decode([one]) for text in texts))
 
     @functools.cached_property
     def path_ids(self) -> PathIds:

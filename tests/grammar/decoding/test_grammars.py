@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_text_suppresses_ids_after_the_first_token_only() -> None:
     assert grammar.allowed.coordinate is None
     with pytest.raises(ValueError, match="not allowed"):
         feed(grammar, [ANSWER])
+
+
+def test_what_is_never_in_text_is_not_its_first_token_either() -> None:
+    vocabulary = replace(ANY, never_in_text=(60, 61))
+    grammar = TextGrammar(vocabulary, 10)
+    assert grammar.allowed == Allowed(suppressed=(60, 61))
+    assert feed(grammar, [ANSWER]).allowed == grammar.ahead == Allowed(suppressed=(ANSWER, 60, 61))
+
+    reasoning = ReasoningGrammar(vocabulary, 100, 10)
+    assert feed(reasoning, [60, ANSWER]).allowed == Allowed(suppressed=(60, 61))
 
 
 def test_only_words_know_what_is_allowed_whatever_comes_before() -> None:

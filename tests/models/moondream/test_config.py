@@ -152,6 +152,16 @@ def test_training_flags_are_booleans(name: str) -> None:
         MoondreamConfig.from_dict({"tokenizer": {name: "no"}})
 
 
+@pytest.mark.parametrize("never", ["{", [""], [3], {"{": 1}])
+def test_what_is_never_in_text_is_a_list_of_texts(never: Any) -> None:
+    assert MoondreamConfig.from_dict({"tokenizer": {"never_in_text": ["{", "null"]}}).tokenizer.never_in_text == (
+        "{",
+        "null",
+    )
+    with pytest.raises(ConfigError, match="never_in_text is a list of texts"):
+        MoondreamConfig.from_dict({"tokenizer": {"never_in_text": never}})
+
+
 def test_no_key_value_heads_is_an_error_and_not_the_default() -> None:
     assert MoondreamConfig.from_dict({}).text.kv_heads == 32
     with pytest.raises(ConfigError, match="n_kv_heads"):

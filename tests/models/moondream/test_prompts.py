@@ -183,3 +183,14 @@ def test_spelled_ids_join_to_the_text() -> None:
     assert [pieces[index] for index in (ids.end, ids.answer, ids.coordinate, ids.size, ids.ground_start)] == [b""] * 5
     with pytest.raises(PromptError):
         PROMPTS.spell(" ")
+
+
+def test_tokens_that_text_never_has_are_found_by_what_they_contain() -> None:
+    given = tiny_config("moondream2", tokenizer={"never_in_text": ["{", "Qu"]})
+    prompts = tiny_prompts(given)
+    found = prompts.vocabulary.never_in_text
+    assert found
+    special = range(given.family.controls_to)
+    for token_id in range(prompts.vocab_size):
+        text = prompts.decode([token_id])
+        assert (token_id in found) == (token_id not in special and ("{" in text or "Qu" in text)), text
