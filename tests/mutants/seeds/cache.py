@@ -255,4 +255,11 @@ MUTANTS = [
         "is None and False:",
         "tests/cache/store",
     ),
+    Mutant(
+        "the pages of an answer are not shared",
+        "scheduler/running.py",
+        "        self._cache.keep_answer(sequence)\n",
+        "",
+        "tests/engine/test_core.py",
+    ),
 ]

@@ -166,4 +166,18 @@ MUTANTS = [
         "end = span.end",
         "tests/runner/test_prefill.py",
     ),
+    Mutant(
+        "parts: what a position costs is a slope through rides that hardly differ",
+        "scheduler/fifo.py",
+        "self.run_cost.decode_s, self.prompts.within_shares",
+        "self.run_cost.decode_s, self.prompts.within",
+        CHUNKS,
+    ),
+    Mutant(
+        "parts: a step that was held up counts in full",
+        "scheduler/limits.py",
+        "seconds if usual is None else min(seconds, _HELD_UP * usual)",
+        "seconds",
+        CHUNKS,
+    ),
 ]

@@ -31,4 +31,18 @@ MUTANTS = [
         "    torch.set_num_threads(count)",
         "tests/device/test_cpu.py",
     ),
+    Mutant(
+        "a branch is not waited for",
+        "device/branches.py",
+        "            torch.cuda.current_stream(self._device).wait_stream(self._left)\n",
+        "",
+        "tests/device/test_branches.py",
+    ),
+    Mutant(
+        "a branch in a part of a card has all of it",
+        "device/branches.py",
+        " and not in_part()",
+        "",
+        "tests/device/test_branches.py",
+    ),
 ]

@@ -129,4 +129,11 @@ MUTANTS = [
         "return forced",
         "tests/grammar/decoding/test_spelling.py",
     ),
+    Mutant(
+        "an answer of text begins with JSON",
+        "grammar/decoding/grammars.py",
+        "self._allowed = Allowed(suppressed=never)",
+        "self._allowed = Allowed()",
+        "tests/grammar/decoding/test_grammars.py",
+    ),
 ]
