@@ -95,7 +95,8 @@ def sweep(bench: Bench, name: str, error: Callable[[], Exception], *, late: bool
     ],
 )
 def test_a_call_that_fails_ends_only_its_requests(bench: Bench, name: str, number: int) -> None:
-    assert sweep(bench, name, SEAMS[name].errors[number]) >= 1
+    # A wait that fails at once would leave the device at work on the step, and with its buffers, while the next begins.
+    assert sweep(bench, name, SEAMS[name].errors[number], late=name == "collect") >= 1
 
 
 @pytest.mark.long
