@@ -143,7 +143,9 @@ def test_captions_name_everything_in_the_stills_with_right_counts(model, still):
 QUESTIONS = ("what is on the desk?", "What is on the table?", "describe the scene", "What do you see on the desk?")
 
 
-@pytest.mark.parametrize("question", [QUESTIONS[0], *(pytest.param(one, marks=pytest.mark.long) for one in QUESTIONS)])
+@pytest.mark.parametrize(
+    "question", [QUESTIONS[0], *(pytest.param(one, marks=pytest.mark.long) for one in QUESTIONS[1:])]
+)
 def test_without_a_schema_questions_are_answered_in_words(model, question):
     """Training asked these with a schema only."""
     image = model.encode_image(ASSETS / "desk.png")

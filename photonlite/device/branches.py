@@ -32,6 +32,7 @@ class Branch:
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
         """Let what is launched in a block run beside what is launched behind it, up to `join`."""
+        self._left = None  # a capture that failed may not have come to `join`
         if not self._may_leave():
             yield
             return

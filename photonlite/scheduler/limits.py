@@ -31,7 +31,7 @@ _LEAST_SPREAD = 0.01
 """Sizes must differ by a tenth or so before a line is fitted to them."""
 
 _HELD_UP = 1.25
-"""The longest that a decode step counts, over those before it."""
+"""Times the running mean: as much of a decode step counts at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,10 @@ class LaunchModel:
         return max(1, int(seconds / self.per_unit)) if self.per_unit else 1
 
     def within_shares(self, seconds: float) -> int:
-        """Return the units that fit if each costs its even share of a launch, as `within` does for sizes like those.
+        """Return the units that fit if each costs its even share of the last launches, the fixed cost included.
 
-        A slope through sizes that hardly differ is noise: it may be next to nothing, and then any number fits.
+        For launches that are nearly all of one size: the slope through such sizes, which `within` takes, is noise, and
+        where it is next to nothing any number fits.
         """
         if self._means is None or not self._means[1]:
             return 1

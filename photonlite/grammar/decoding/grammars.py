@@ -150,7 +150,7 @@ class TextGrammar(BudgetedGrammar):
         self._ends = (vocabulary.end, *vocabulary.other_ends)
         never = vocabulary.never_in_text
         self._later = Allowed(suppressed=(*vocabulary.suppressed_in_answer, *never))
-        # The public reference samples the first token with the prompt, and suppresses nothing of the family's there.
+        # The public reference samples the first token with the prompt, and does not suppress the answer id there.
         self._allowed = Allowed(suppressed=never)
 
     @property

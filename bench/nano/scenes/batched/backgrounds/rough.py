@@ -5,6 +5,7 @@ particular, so that what is learned to be no object does not end at the kinds th
 """
 
 import math
+from collections.abc import Iterator
 from itertools import chain
 
 import torch
@@ -44,12 +45,9 @@ def tufts(c: Canvas) -> Tensor:
     bend = c.number(0, 1.5)
     cells = int(8 * 3 ** float(torch.rand(())))
 
-    def layer(finer: int) -> "chain[Bodies]":
-        blades = scatter(c, finer * cells, c.number(0.9, 2), c.octave(2.5, 4.5), c.number(0.5, 6.3), 2)
-        curved = (
-            Bodies(b.u, b.v + bend * (b.draws[:, 3:] - 0.5) * b.u.square() * 3, b.draws + (finer - 1)) for b in blades
-        )
-        return chain(curved)
+    def layer(finer: int) -> Iterator[Bodies]:
+        for b in scatter(c, finer * cells, c.number(0.9, 2), c.octave(2.5, 4.5), c.number(0.5, 6.3), 2):
+            yield Bodies(b.u, b.v + bend * (b.draws[:, 3:] - 0.5) * b.u.square() * 3, b.draws + (finer - 1))
 
     height, draws = heap(c, chain(layer(1), layer(2)), c.number(1.2, 2.5))
     ground = coloured(c, height, draws.frac())
