@@ -119,8 +119,8 @@ class Weights:
     text: float = 2.0
     coord: float = 1.0
     size: float = 1.0
-    path: float = 2.0
-    lead: float = 3.0
+    path: float = 3.0
+    lead: float = 4.0
     start: float = 4.0
     typed: float = 3.0
     patch_class: float = 1.0

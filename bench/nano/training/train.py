@@ -276,8 +276,8 @@ class Trainer:
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load a checkpoint's weights.
 
-    Embeddings of positions are resized to the module's grid of patches; where the module has more rows (of tokens),
-    those that the checkpoint lacks stay as they are.
+    Embeddings of positions are resized to the module's grid of patches. Where the module has more tokens, those that
+    the checkpoint lacks stay as they are; where its feed-forward layers are wider, the model stays the same function.
     """
     own, weights = module.state_dict(), dict[str, Tensor]()
     for key, value in load_file(path).items():
@@ -286,7 +286,12 @@ def load_weights(module: nn.Module, path: Path) -> None:
         if name.endswith("pos_emb"):
             weights[name] = resized_positions(value.float(), wanted.shape[-2])
         elif value.shape[1:] == wanted.shape[1:] and len(value) < len(wanted):
-            weights[name] = torch.cat((value.to(wanted), wanted[len(value) :]))
+            fresh = wanted[len(value) :]
+            if name.endswith("fc1.weight"):
+                fresh = fresh * (value.std() / fresh.std())
+            weights[name] = torch.cat((value.to(wanted), fresh))
+        elif name.endswith("fc2.weight") and value.shape < wanted.shape:
+            weights[name] = functional.pad(value.to(wanted), (0, wanted.shape[1] - value.shape[1]))
     module.load_state_dict(weights)
 
 

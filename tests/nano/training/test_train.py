@@ -17,6 +17,7 @@ from bench.nano.training import train
 from bench.nano.training.config import Shape, config_dict
 from bench.nano.training.loss import Weights
 from bench.nano.training.ranks import Ranks
+from photonlite.models.layers import MLP
 from tests.nano.small import PATCH, SIDE, maker, squares
 from tests.tiny import CPU
 
@@ -245,6 +246,19 @@ def test_positions_are_interpolated_between_patches():
     assert made[3, :, 0].tolist() == pytest.approx(torch.linspace(0, 1, 26).tolist(), abs=0.03)
     table = torch.rand(1, 16, 4)
     assert train.resized_positions(table, 16) is table
+
+
+def test_a_wider_model_begins_as_the_same_function(tmp_path):
+    torch.manual_seed(0)
+    narrow, wide = (torch.nn.ModuleDict({"mlp": MLP(8, width, 8)}) for width in (12, 20))
+    save_file({f"model.{name}": 5 * value for name, value in state(narrow).items()}, tmp_path / "narrow.safetensors")
+    for module in (narrow, wide):
+        train.load_weights(module, tmp_path / "narrow.safetensors")
+    x = torch.randn(6, 8)
+    assert torch.allclose(wide["mlp"](x), narrow["mlp"](x), rtol=1e-5, atol=1e-5)
+    # What is new in front of them is as large as what there was, so that it learns as fast.
+    fc1 = wide["mlp"].fc1.weight.detach()
+    assert fc1[12:].std() == pytest.approx(float(fc1[:12].std()), rel=0.01)
 
 
 def test_weights_of_another_shape_are_no_start(trainer_of, tmp_path):

@@ -49,7 +49,21 @@ _NAMES: Mapping[Meaning, str] = {
     "output_value model_output response_value reply_text inference outcome_1 fact truth claim evaluation judgement "
     "opinion interpretation assessment analysis determination resolved derived actual expected given correct_answer "
     "alpha beta gamma delta omega one_value my_result my_output res_1 out_1 obj arg0 arg1 field_a field_b xyz abc tmp1 "
-    "content_1 attribute_1 characteristic trait parameter_1 statistic indicator measure score_value result_value",
+    "content_1 attribute_1 characteristic trait parameter_1 statistic indicator measure score_value result_value "
+    "measured marked noted logged tracked sampled checked verified weighed summed gathered listed grouped "
+    "sorted ranked picked chosen selected declared assigned stored loaded printed written_out shown_value "
+    "first second third last final initial main primary secondary major minor basic simple complete whole "
+    "partial overall general specific common special usual normal standard default custom local global "
+    "internal external public private static dynamic active passive pending ready valid current previous next "
+    "recent latest early late fast slow short_form long_form raw clean exact rough best better good great fine "
+    "real true_value ground_truth gold label_value score points_value grade level rank order index "
+    "position_value offset step stage phase round turn move play goal aim target purpose reason cause effect "
+    "consequence product sum_value ratio rate share part unit portion section segment chapter_value line "
+    "bucket_value bin group_value set_value list_value array vector tensor scalar node edge path link_value "
+    "source origin destination end start begin stop middle_value number_like word phrase text_value sign_value "
+    "symbol mark note remark comment hint tip clue proof evidence reply_value report summary_value digest "
+    "brief message_value statement saying expression formula term factor function method process action act "
+    "event case instance example sample",
     "caption": "description caption summary overview scene_description image_description picture_description sentence "
     "explanation details what_is_shown what_is_there what_i_see content_description short_description scene_summary "
     "describe depiction alt_text text_description contents_as_text",
