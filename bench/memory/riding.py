@@ -1,12 +1,13 @@
 """How long what decodes waits for a long prompt or a picture: in turns, and where prompts ride with decode steps.
 
 The delay of a prompt is the longest interval between two tokens of any stream from its arrival to its first token,
-minus the median interval without it; that of a picture goes to the last token of its answer.
+minus the median of the intervals before it; that of a picture goes to the last token of its answer.
 """
 
 import itertools
 import threading
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -61,6 +62,7 @@ class Load:
 
 LOAD = Load(streams=32, context=740, tokens=1000, prompt=1500, prompts=40)
 CPU_LOAD = Load(streams=4, context=60, tokens=60, prompt=300, prompts=3)
+_BEFORE = 6  # intervals of each stream in front of a prompt, of which the median is usual
 _ON_DEVICE = 20  # pictures of a round, so that streams go on beside the last one
 
 
@@ -101,13 +103,15 @@ def request_of(number: int, positions: int, tokens: int, vocabulary: int) -> Req
 
 
 def found_of(streams: Sequence[Stream], visits: Sequence[tuple[float, float]], tokens: int, seconds: float) -> Found:
-    """Compare intervals of streams between the arrival and the first token of each prompt with the others."""
-    pairs = [pair for stream in streams for pair in itertools.pairwise(stream.times)]
-    usual = median(end - start for start, end in pairs if not any(start < last and end > at for at, last in visits))
-    delays = [
-        max((end - start for start, end in pairs if start < last and end > at), default=usual) - usual
-        for at, last in visits
-    ]
+    """Compare intervals of streams between the arrival and the first token of each prompt with those before it."""
+    pairs = sorted(pair for stream in streams for pair in itertools.pairwise(stream.times))
+    quiet = [pair for pair in pairs if not any(pair[0] < last and pair[1] > at for at, last in visits)]
+    delays = []
+    for at, last in visits:
+        # Steps take longer as contexts grow: the last ones before tell what a step takes.
+        before = quiet[: bisect(quiet, (at, at))][-_BEFORE * len(streams) :] or quiet
+        usual = median(end - start for start, end in before)
+        delays.append(max((end - start for start, end in pairs if start < last and end > at), default=usual) - usual)
     return Found(delays, [end - start for start, end in pairs], tokens / seconds)
 
 

@@ -5,6 +5,7 @@ from PIL import Image
 
 from bench.memory import __main__ as bench
 from bench.memory.load import LENGTHS, MAX_CONTEXT, Lengths, Memory
+from bench.memory.riding import Stream, found_of
 
 FEW = Lengths("few", (60, 40), (80, 60), positions=MAX_CONTEXT + 512, max_batch=64, capacity=150)
 
@@ -42,3 +43,19 @@ def test_more_requests_are_swapped_than_computed_again_where_there_is_host_memor
     assert computed.swaps == 0
     assert swapped.swaps > 0
     assert swaps.runner.now == pytest.approx(greedy.runner.now, rel=0.1)
+
+
+def test_a_delay_is_what_a_prompt_adds_to_the_intervals_before_it():
+    stream = Stream(lambda: 0.0)
+    # Intervals grow from 1 to 2 second by second; a prompt at 10 makes one of 5, another at 40 one of 6.
+    stream.times = [*range(11), 15, *range(16, 27), *range(28, 41, 2), 46, 48, 50]
+    found = found_of([stream], [(10.0, 15.0), (40.0, 46.0)], tokens=30, seconds=60)
+    assert found.delays == [4, 4]
+    assert found.rate == 0.5
+    assert max(found.gaps) == 6
+
+
+def test_a_prompt_before_all_quiet_intervals_is_compared_with_those_behind_it():
+    stream = Stream(lambda: 0.0)
+    stream.times = [0, 3, 4, 5, 6]
+    assert found_of([stream], [(0.0, 3.0)], tokens=1, seconds=1).delays == [2]
