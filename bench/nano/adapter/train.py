@@ -145,11 +145,12 @@ def _stored_parts(terms: dict[str, LowRank]) -> Iterator[tuple[str, nn.Parameter
 
 
 def read_adapter(terms: dict[str, LowRank], folder: Path) -> None:
-    """Set the terms to those of an adapter that `save_adapter` wrote."""
+    """Set the terms to those of an adapter that `save_adapter` wrote; where layers are wider by now, the rest is 0."""
     stored = load_file(folder / "adapter_model.safetensors")
     with torch.no_grad():
         for name, value in _stored_parts(terms):
-            value.copy_(stored[name])
+            rows, columns = stored[name].shape
+            value.zero_()[:rows, :columns] = stored[name]
 
 
 def save_adapter(terms: dict[str, LowRank], out: Path) -> None:

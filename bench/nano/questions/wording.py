@@ -48,7 +48,7 @@ def _groups() -> dict[str, Group]:
         "count": _group(language.COUNT_QUESTIONS),
         "existence": Group(exists, [template for template in exists if "{1}" in template]),
         "total": _group(language.TOTAL_QUESTIONS),
-        "list": _group((*language.LIST_QUESTIONS, *language.SURFACE_QUESTIONS)),
+        "list": _group((*language.LIST_QUESTIONS, *language.LATER_LIST_QUESTIONS)),
         "colour": _group(colours.COLOUR_QUESTIONS),
         "point": _group(language.REFERENCE_QUESTIONS["point"]),
         "box": _group(language.REFERENCE_QUESTIONS["box"]),

@@ -3,7 +3,8 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -30,12 +31,32 @@ class Lane:
         # Kernels of a graph have the priority of the stream on which they were captured.
         self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self.graphs: list[tuple[torch.cuda.CUDAGraph, Batch]] = []
-        for _ in range(graphs):
-            graph = torch.cuda.CUDAGraph()
-            pool = self.graphs[0][0].pool() if self.graphs else None
-            with torch.cuda.graph(graph, pool=pool, stream=self.stream):
-                made = make()
-            self.graphs.append((graph, made))
+        with _own_random_state(device):
+            for _ in range(graphs):
+                graph = torch.cuda.CUDAGraph()
+                pool = self.graphs[0][0].pool() if self.graphs else None
+                with torch.cuda.graph(graph, pool=pool, stream=self.stream):
+                    made = make()
+                self.graphs.append((graph, made))
+
+
+@contextmanager
+def _own_random_state(device: torch.device) -> Iterator[None]:
+    """Let graphs that are captured in a block draw from a state of their own.
+
+    All graphs of one state read its offset from one place on the card, which each replay writes: on two streams at a
+    time they would draw the same numbers from there on.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
+    shared = generator.graphsafe_get_state()
+    own = torch.Generator(device)
+    own.manual_seed(random.getrandbits(62))
+    generator.graphsafe_set_state(own.graphsafe_get_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(shared)
 
 
 class BatchSource:

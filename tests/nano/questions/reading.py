@@ -94,7 +94,7 @@ def templates():
     plain = {"count": language.COUNT_QUESTIONS, "existence": language.EXISTENCE_QUESTIONS}
     plain |= {
         "total": language.TOTAL_QUESTIONS,
-        "list": (*language.LIST_QUESTIONS, *language.SURFACE_QUESTIONS),
+        "list": (*language.LIST_QUESTIONS, *language.LATER_LIST_QUESTIONS),
         "colour": colours.COLOUR_QUESTIONS,
     }
     plain |= {"phrase": [template for template, _ in language.PHRASES]}

@@ -75,8 +75,12 @@ LIST_QUESTIONS = (
     "what's there?", "tell me what you see", "what can be seen here?", "identify all objects", "what is visible?",
     "which objects can you find?", "what do you find in this picture?", "describe what you see",
 )  # fmt: skip
-SURFACE_QUESTIONS = tuple(f"what is on the {place}?" for place in ("shelf", "table", "desk", "wall", "floor"))
-"""The same of what most things stand on: without a schema, that is in words, too."""
+LATER_LIST_QUESTIONS = (
+    *(f"what is on the {place}?" for place in ("shelf", "table", "desk", "wall", "floor")),
+    "describe the scene", "look at the picture", "tell me about the picture", "tell me about the image",
+    "what is shown?", "what is in the photo?", "what does the photo show?", "describe the photo",
+)  # fmt: skip
+"""The same in words that were asked with a schema only, or not at all; the tokenizer was made before they came."""
 
 _ONSETS = "b bl c d dr f fl g gr h j k l m n p pr qu r s sl t tr v w z"
 _SYLLABLES = tuple(onset + vowel for onset in _ONSETS.split() for vowel in "aeiou")

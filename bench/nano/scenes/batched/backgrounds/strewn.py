@@ -1,6 +1,6 @@
-"""Grounds strewn with what has a shape, a place and an inside, and is no object: medals, galaxies, plants of a meadow.
+"""Grounds strewn with what has a shape, a place and an inside, and is no object: medals, galaxies, plants, tripods.
 
-Photographs of coins, of a deep sky and of a lawn showed them to be lacking.
+Photographs of coins, of a deep sky, of a lawn and of a man with a camera showed them to be lacking.
 """
 
 from itertools import chain
@@ -79,7 +79,40 @@ def meadow(c: Canvas) -> Tensor:
     colour = c.colours()
     ground = torch.where(height > 0, colour * tone * shade, torch.lerp(colour, c.colours(), 0.2) * c.number(0, 0.9))
     plain = torch.where(c.chance(0.4), ground.mean(1, keepdim=True).expand_as(ground), ground)
-    return torch.lerp(plain, soft_blur(plain, 1), c.number(0, 1))
+    even = torch.lerp(plain.mean((2, 3), keepdim=True), plain * lit(c, height * c.number(0, 0.03)), c.number(0.3, 1))
+    return torch.lerp(even, soft_blur(even, 1), c.number(0, 1))
 
 
-KINDS = (medals, galaxies, meadow)
+def rigs(c: Canvas) -> Tensor:
+    """Poles, tripods, cranes, pipes: round rods with knobs and boxes where they meet, dark shapes, a far skyline."""
+    x, y = c.grid()
+    horizon = c.number(0.1, 0.9)
+    below = ((y - horizon) * c.octave(4, 9)).sigmoid()
+    sky = c.colours() * (1 + c.number(-0.6, 0.6) * (y - 0.5)) * (1 + c.number(0, 0.1) * natural(c, 1, 1.2, 2.4))
+    out = torch.lerp(sky, c.colours() * (1 + c.number(0, 0.4) * natural(c, 1, 0.2, 1)), below)
+    # Roofs and towers: each column of the skyline is as high as its block.
+    blocks = c.rand(1, 1, 24).repeat_interleave(-(-c.size // 24), 3)[..., : c.size].roll(int(c.size / 7), 3)
+    far = (y < horizon) & (y > horizon - c.number(0, 0.25) * blocks.square())
+    out = torch.where(far, c.colours() * (0.6 + 0.6 * c.smooth_noise(1, 48)), out)
+    shape = ((natural(c, 1, 1.8, 2.8) - c.number(0.2, 1.6)) * c.octave(4, 7)).sigmoid()
+    out = torch.lerp(out, c.colours() * c.number(0, 0.4) * (1 + c.number(0, 0.5) * natural(c, 1, 1, 2)), shape)
+    joint_x, joint_y = c.number(0, 1), c.number(0, 1)
+    for place in range(9):
+        loose = c.chance(0.4)
+        joint_x, joint_y = (torch.where(loose, c.number(0, 1), old) for old in (joint_x, joint_y))
+        turn, length, thick = c.number(0, 6.3), c.octave(-4, 0), c.octave(-8, -4.5)
+        along = (x - joint_x) * turn.cos() + (y - joint_y) * turn.sin()
+        across = (y - joint_y) * turn.cos() - (x - joint_x) * turn.sin()
+        boxed = c.chance(0.35)
+        thick = torch.where(boxed, thick * 4, thick)
+        length = torch.where(boxed, thick * c.octave(1.6, 3), length)  # no squares, which are objects
+        rod = (along > 0) & (along < length) & (across.abs() < thick * (1 - c.number(0, 0.6) * along / length))
+        gloss = 0.4 + c.number(0.2, 1.4) * (1 - ((across / thick - c.number(-0.6, 0.6)).square())).clamp(min=0)
+        tint = torch.where(c.chance(0.5), c.number(0, 1), c.colours())
+        out = torch.where(rod, tint * torch.where(boxed & (place % 2 == 0), 1, gloss), out)
+        joint_x, joint_y = joint_x + length * turn.cos(), joint_y + length * turn.sin()
+    soft = torch.lerp(out, soft_blur(out, 1), c.number(0, 1))
+    return graded(c, soft.clamp(0, 1.2))
+
+
+KINDS = (medals, galaxies, meadow, rigs)
