@@ -185,6 +185,16 @@ def test_a_hub_id_that_is_not_cached(cache: Path) -> None:
         resolve(REPO)
 
 
+@pytest.mark.parametrize("names", [("config.json", "model.safetensors"), ("model.safetensors",)])
+def test_an_adapter_is_told_from_a_model(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (folder / name).unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises((ConfigError, CheckpointError), match=r"an adapter alone: load the model .* load_adapter"):
+        resolve(folder)
+
+
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
 def test_an_incomplete_cache_says_how_to_complete_it(cache: Path, folder: Path, missing: str) -> None:
     (folder / missing).unlink()
