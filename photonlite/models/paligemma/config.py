@@ -132,11 +132,12 @@ def _text(section: Section) -> TextConfig:
         section.must_be(name, None, _GELU)
     section.must_be("attention_bias", None, False)
     section.must_be("use_bidirectional_attention", None, True)
-    rope = section.values.get("rope_parameters") or section.values.get("rope_scaling") or {}
+    rope = section.values.get("rope_scaling") or section.values.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
         raise ConfigError(f"text_config.rope_parameters is {shown(rope)}: it must be an object")
     rotary = Section("text_config.rope_parameters", rope)
-    rotary.must_be("rope_type", None, "default")
+    for name in ("rope_type", "type"):
+        rotary.must_be(name, None, "default")
     layers = section.whole("num_hidden_layers")
     window = None if section.values.get("sliding_window", 0) is None else section.whole("sliding_window", 4096)
     kinds = section.values.get("layer_types") or [(_SLIDING, _FULL)[layer % 2] for layer in range(layers)]

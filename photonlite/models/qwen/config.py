@@ -188,14 +188,16 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
     dim, heads = section.whole("hidden_size"), section.whole("num_attention_heads")
     if "head_dim" not in section.values and dim % heads:
         raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
-    rope: Any = section.values.get("rope_parameters") or section.values.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
+    newer: Any = section.values.get("rope_parameters") or {}
+    rope: Any = section.values.get("rope_scaling") or newer  # in this order, as transformers
+    if not isinstance(rope, Mapping) or not isinstance(newer, Mapping):
         raise ConfigError(f"the rotary settings are {shown(rope)}: they must be an object with mrope_section")
     rotary = Section("rope_scaling", rope)
     rotary.must_be("rope_type", *_ROPE_TYPES)
     rotary.must_be("type", *_ROPE_TYPES)
     rotary.must_be("mrope_interleaved", None, version.newer)
     sections = rotary.layers("mrope_section") if "mrope_section" in rope else version.sections
+    theta = Section("rope_parameters", newer).positive("rope_theta", version.rope_theta)
     if len(sections) != 3:
         raise ConfigError(f"rope_scaling.mrope_section is {list(sections)}: it must be three whole numbers")
     return TextConfig(
@@ -208,7 +210,7 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
         vocab_size=section.whole("vocab_size"),
         max_context=section.whole("max_position_embeddings"),
         norm_eps=section.positive("rms_norm_eps", version.norm_eps),
-        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", version.rope_theta)),
+        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", theta)),
         sections=(sections[0], sections[1], sections[2]),
         interleaved=version.newer,
         tied=tied,

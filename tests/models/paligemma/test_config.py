@@ -123,6 +123,7 @@ def test_the_end_is_the_first_of_a_list_wherever_it_is() -> None:
         (changed(text={"hidden_activation": "relu"}), "hidden_activation is 'relu'"),
         (changed(text={"attention_bias": True}), "attention_bias is True"),
         (changed(text={"rope_parameters": {"rope_type": "yarn"}}), "rope_type is 'yarn'"),
+        (changed(text={"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}), "'linear'"),
         (changed(text={"final_logit_softcapping": -1}), "final_logit_softcapping is -1"),
         (changed(text={"vocab_size": 2}), "the vocabulary has 2 tokens"),
         (changed(text={"hidden_size": ...}), "hidden_size is missing"),

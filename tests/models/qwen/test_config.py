@@ -177,6 +177,22 @@ def test_a_released_and_a_rewritten_configuration_read_the_same() -> None:
     assert QwenConfig.from_dict(rewritten) == QwenConfig.from_dict(released)
 
 
+def test_rotary_settings_of_the_older_name_hold_where_a_file_has_both() -> None:
+    """Guides tell users to add them, for longer contexts, to a file that newer libraries may have written."""
+    raw = PUBLIC["Qwen3-VL 2B"][0]
+    newer = {"rope_type": "default", "rope_theta": 7.0, "mrope_section": [30, 17, 17], "mrope_interleaved": True}
+    both = raw | {"text_config": raw["text_config"] | {"rope_parameters": newer}}
+    assert QwenConfig.from_dict(both) == QwenConfig.from_dict(raw)
+
+    text = {key: value for key, value in both["text_config"].items() if key not in ("rope_theta", "rope_scaling")}
+    assert QwenConfig.from_dict(raw | {"text_config": text}).text.rope_theta == 7
+    shorter = text | {"rope_scaling": {"mrope_section": [24, 20, 20]}}
+    assert QwenConfig.from_dict(raw | {"text_config": shorter}).text.rope_theta == 7
+    longer = text | {"rope_scaling": {"rope_type": "yarn", "factor": 3.0, "mrope_section": [24, 20, 20]}}
+    with pytest.raises(ConfigError, match="rope_type is 'yarn'"):
+        QwenConfig.from_dict(raw | {"text_config": longer})
+
+
 def test_generations_differ_where_they_should() -> None:
     older = QwenConfig.from_dict(PUBLIC["Qwen2.5-VL 7B"][0])
     newer = QwenConfig.from_dict(PUBLIC["Qwen3-VL 8B"][0])
