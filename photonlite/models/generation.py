@@ -11,8 +11,8 @@ from photonlite.request import RequestSettings, SamplingSettings
 
 GENERATION_NAME: Final = "generation_config.json"
 
-_NEUTRAL: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
-"""What a file that samples means where it leaves a value out; a top_k of 0 is none."""
+_UNSAID: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0}
+"""What a file that samples means where it leaves a value out: transformers writes no top_k of 50, its default."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def read_generation(folder: Path) -> Generation:
     if not isinstance(sampled, bool):
         raise ConfigError(f"do_sample in {path} is {sampled!r:.60}: it must be true or false")
     # A penalty holds for greedy answers too.
-    names = list(_NEUTRAL) if sampled else ["repetition_penalty"]
-    settings = {name: _value(name, raw.get(name, _NEUTRAL[name]), path) for name in names}
+    names = list(_UNSAID) if sampled else ["repetition_penalty"]
+    settings = {name: _value(name, raw.get(name, _UNSAID[name]), path) for name in names}
     found = {name: value for name, value in settings.items() if sampled or value != 1}
     return Generation(cast(RequestSettings, found), _ids(raw.get("eos_token_id"), path))
 
@@ -51,7 +51,7 @@ def ends_of(folder: Path, raw: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _value(name: str, value: Any, path: Path) -> Any:
     if name == "top_k" and value == 0 and not isinstance(value, bool):
-        return None
+        return None  # of all
     try:
         return getattr(SamplingSettings.from_dict({name: value}), name)
     except SettingsError as cause:

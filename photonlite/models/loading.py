@@ -22,10 +22,11 @@ from photonlite.models.families import KNOWN_MODELS, Family, family_of
 from photonlite.models.generation import read_generation
 from photonlite.models.hub import fetch
 from photonlite.models.precisions import Precisions, stored_precisions
-from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read_json, refuse_pickle
+from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read_json, refuse_adapter, refuse_pickle
 from photonlite.request import RequestSettings
 
-_SMALL_FILES = ("*.json", "*.jinja")  # configuration, tokenizer, preprocessing, templates: what families read
+_SMALL_FILES = ("*.json", "*.jinja", "*.py")
+"""What families read: configuration, tokenizer, preprocessing, templates; code as text alone, it is never run."""
 _SHIPPED = "nano"  # name of the shipped checkpoint
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 
@@ -119,6 +120,7 @@ def _describe(name: str, folder: Path, weights: Callable[[], tuple[Path, ...]]) 
     """Read the small files of a folder first: a model that cannot run is refused before its weights are looked for."""
     path = folder / CONFIG_NAME
     if not path.is_file():
+        refuse_adapter(folder, ConfigError)
         raise ConfigError(f"{folder} has no {CONFIG_NAME}: put the one that belongs to the weights there")
     raw = read_json(path, ConfigError)
     family = family_of(raw)

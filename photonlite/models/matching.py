@@ -1,13 +1,17 @@
 """Tensors of files matched with the parameters of a model; errors show the names and shapes of the files."""
 
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
+import torch
+
 from photonlite.errors import CheckpointError
-from photonlite.models.shards import FLOAT_BYTES, TensorInfo
+from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_tensors
 
 Key = TypeVar("Key", bound=Hashable)
+
+HEADS = ("lm_head.weight", "language_model.lm_head.weight")
+"""Public names of the head: some files store it a second time where it is the embedding."""
 
 _NAMED = 5  # tensors in an error message; the others are counted
 
@@ -28,18 +32,22 @@ def given_twice(info: TensorInfo, other: TensorInfo) -> CheckpointError:
 
 
 def check_tensors(
-    found: Mapping[Key, TensorInfo], shapes: Mapping[Key, tuple[int, ...]], convolution: Key | None = None
+    found: Mapping[Key, TensorInfo],
+    shapes: Mapping[Key, tuple[int, ...]],
+    convolutions: Mapping[Key, tuple[int, ...]] | None = None,
 ) -> None:
     """Raise CheckpointError unless the tensors of the files are the parameters of a model, given their shapes.
 
-    The weight of a linear layer that files store as a convolution's may have more dimensions.
+    Files may store the weight of a linear layer as a convolution's, given its shape: another order of the same numbers,
+    which MLX writes, would be read as noise.
     """
+    wanted = {**shapes, **(convolutions or {})}
     missing = [str(key) for key in shapes if key not in found]
     unexpected = [info.name for key, info in found.items() if key not in shapes]
     misshapen = [
-        f"{info.name} is {list(info.shape)} where {list(shapes[key])} is expected"
+        f"{info.name} is {list(info.shape)} where {list(wanted[key])} is expected"
         for key, info in found.items()
-        if key in shapes and (_flat(info.shape) if key == convolution else info.shape) != shapes[key]
+        if key in shapes and info.shape not in (shapes[key], wanted[key])
     ]
     problems = [
         f"{len(items)} {what}: {'; '.join(items[:_NAMED])}{'; ...' if len(items) > _NAMED else ''}"
@@ -54,5 +62,15 @@ def check_tensors(
         )
 
 
-def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:1], math.prod(shape[1:]))
+def check_tied(infos: Iterable[TensorInfo], words: TensorInfo) -> None:
+    """Raise CheckpointError if files hold a head that is not the embedding, of a model whose config.json ties them."""
+    head = next((info for info in infos if info.name in HEADS), None)
+    if head is None:
+        return
+    (_, first), (_, second) = read_tensors([head, words])
+    if not torch.equal(first.to(second.dtype), second):
+        raise CheckpointError(
+            f"{head.name} in {head.file} is not equal to {words.name}, but config.json says that the head is the "
+            "embedding: if the head was trained by itself, set tie_word_embeddings to false (also in text_config), "
+            "else remove it from the file"
+        )

@@ -24,6 +24,7 @@ SINGLE_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"
 TOKENIZER_NAME = "tokenizer.json"
 INDEX_NAME = "model.safetensors.index.json"
+ADAPTER_CONFIG_NAME, ADAPTER_NAME = "adapter_config.json", "adapter_model.safetensors"
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pickle", ".pkl"})
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Codes of the number types that weights may have, and bytes of one number."""
@@ -50,15 +51,16 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
         return (folder / SINGLE_NAME,)
     if (folder / INDEX_NAME).is_file():
         return _listed(folder / INDEX_NAME)
-    found = sorted(folder.glob("*.safetensors"))
+    found = sorted(path for path in folder.glob("*.safetensors") if path.name != ADAPTER_NAME)
     if len(found) > 1:
         raise CheckpointError(
             f"{folder} holds {len(found)} safetensors files, {found[0].name} and others, and no "
             f"{INDEX_NAME}: add the index if they are shards of one model, or name the file to load"
         )
-    for path in () if found else sorted(folder.iterdir()):
-        refuse_pickle(path)
     if not found:
+        refuse_adapter(folder, CheckpointError)
+        for path in sorted(folder.iterdir()):
+            refuse_pickle(path)
         raise CheckpointError(
             f"{folder} holds no safetensors file: put {SINGLE_NAME}, or shards with {INDEX_NAME}, there"
         )
@@ -105,6 +107,15 @@ def watched(on_read: Callable[[int], object]) -> Iterator[None]:
 def stored_bytes(files: Iterable[Path]) -> int:
     """Return the bytes of all tensors in some files."""
     return sum(map(_size_of, read_headers(files)))
+
+
+def refuse_adapter(folder: Path, error: type[Exception]) -> None:
+    """Raise `error` for a folder without a model that holds an adapter."""
+    if (folder / ADAPTER_CONFIG_NAME).is_file():
+        raise error(
+            f"{folder} holds an adapter alone: load the model that it was trained for, which {ADAPTER_CONFIG_NAME} "
+            "names, and then the adapter with load_adapter"
+        )
 
 
 def refuse_pickle(path: Path) -> None:

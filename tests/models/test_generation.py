@@ -14,7 +14,7 @@ PUBLIC: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Qwen2.5-VL": (
         {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.000001},
-        {"temperature": 0.000001, "top_p": 1.0, "top_k": None, "repetition_penalty": 1.05},
+        {"temperature": 0.000001, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.05},
     ),
     "greedy": ({"temperature": 0.7, "top_k": 5}, {}),
     "greedy with a penalty": (
@@ -34,11 +34,23 @@ def folder(path: Path, **raw: Any) -> Path:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_file_gives_the_settings_of_its_makers(tmp_path: Path, name: str) -> None:
     raw, wanted = PUBLIC[name]
-    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "repetition_penalty": 1.0}
+    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0}
 
     found = read_generation(folder(tmp_path, **raw, transformers_version="5.0"))
 
     assert found.settings == (neutral | wanted if raw.get("do_sample") else wanted)
+
+
+def test_what_a_file_leaves_out_means_what_it_does_in_transformers(tmp_path: Path) -> None:
+    import transformers  # takes seconds, which a collection need not wait for
+
+    transformers.GenerationConfig(do_sample=True, temperature=0.7, top_k=50).save_pretrained(tmp_path)
+    defaults = transformers.GenerationConfig._get_default_generation_params()
+
+    found = read_generation(folder(tmp_path, do_sample=True)).settings
+
+    assert found == {name: defaults[name] for name in found}
+    assert len(found) == 4
 
 
 def test_without_a_file_there_is_nothing(tmp_path: Path) -> None:

@@ -185,6 +185,16 @@ def test_a_hub_id_that_is_not_cached(cache: Path) -> None:
         resolve(REPO)
 
 
+@pytest.mark.parametrize("names", [("config.json", "model.safetensors"), ("model.safetensors",)])
+def test_an_adapter_is_told_from_a_model(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (folder / name).unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises((ConfigError, CheckpointError), match=r"an adapter alone: load the model .* load_adapter"):
+        resolve(folder)
+
+
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
 def test_an_incomplete_cache_says_how_to_complete_it(cache: Path, folder: Path, missing: str) -> None:
     (folder / missing).unlink()
@@ -204,7 +214,7 @@ def test_weights_are_not_fetched_for_a_model_that_cannot_run(folder: Path, monke
     monkeypatch.setattr(loading, "fetch", fetch)
     with pytest.raises(ConfigError, match="llama"):
         resolve(REPO)
-    assert asked == ["*.json", "*.jinja"]
+    assert asked == ["*.json", "*.jinja", "*.py"]
 
 
 def test_weights_are_fetched_at_the_commit_of_the_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +258,32 @@ def test_a_public_release_takes_the_tokenizer_of_its_weights(
 def test_a_public_release_keeps_a_tokenizer_that_fits(cache: Path, folder: Path) -> None:
     stale_release(folder, 0)
     assert resolve(folder).tokenizer == folder / "tokenizer.json"
+
+
+OLD_CODE = """
+        self.tokenizer = Tokenizer.from_pretrained(
+            "vikhyatk/moondream2", revision="2025-01-09"
+        )
+"""
+
+
+@pytest.mark.parametrize("code", [OLD_CODE, None])
+def test_a_release_of_another_tokenizer_and_other_prompts_is_refused(folder: Path, code: str | None) -> None:
+    stale_release(folder, 0)
+    if code is None:
+        raw = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(raw | {"text_config": {"model_type": "phi"}}))
+    else:
+        (folder / "moondream.py").write_text(code)
+    with pytest.raises(ConfigError, match=r"before 2025-06-21.*use a newer one"):
+        resolve(folder)
+
+
+def test_a_release_whose_code_reads_the_tokenizer_of_its_weights_is_taken(folder: Path) -> None:
+    stale_release(folder, 0)
+    for code in (f'Tokenizer.from_pretrained("{STARMIE_REPO}")', "import torch"):
+        (folder / "moondream.py").write_text(code)
+        assert resolve(folder).tokenizer == folder / "tokenizer.json"
 
 
 def test_a_tokenizer_that_cannot_be_replaced_says_where_to_get_it(cache: Path, folder: Path) -> None:

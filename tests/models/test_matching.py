@@ -8,6 +8,7 @@ from photonlite.models.shards import TensorInfo
 
 FILE = Path("folder/model.safetensors")
 SHAPES = {"patches": (8, 12), "head": (5, 8)}
+CONVOLUTION = {"patches": (8, 3, 2, 2)}
 
 
 def stored(**shapes: tuple[int, ...]) -> dict[str, TensorInfo]:
@@ -16,7 +17,8 @@ def stored(**shapes: tuple[int, ...]) -> dict[str, TensorInfo]:
 
 def test_tensors_of_the_shapes_wanted_pass_and_one_may_be_a_convolution() -> None:
     check_tensors(stored(**SHAPES), SHAPES)
-    check_tensors(stored(patches=(8, 3, 2, 2), head=(5, 8)), SHAPES, convolution="patches")
+    check_tensors(stored(**SHAPES), SHAPES, CONVOLUTION)
+    check_tensors(stored(patches=(8, 3, 2, 2), head=(5, 8)), SHAPES, CONVOLUTION)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,9 @@ def test_what_does_not_fit_is_named(found: dict[str, TensorInfo], told: str) -> 
         check_tensors(found, SHAPES)
 
 
-def test_a_scalar_is_no_convolution() -> None:
-    with pytest.raises(CheckpointError, match=r"model.patches is \[\]"):
-        check_tensors(stored(patches=(), head=(5, 8)), SHAPES, convolution="patches")
+@pytest.mark.parametrize("shape", [(), (8, 2, 2, 3), (8, 3, 4)])
+def test_numbers_in_another_order_are_no_convolution(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        CheckpointError, match=rf"model.patches is \[{', '.join(map(str, shape))}\] where \[8, 3, 2, 2\]"
+    ):
+        check_tensors(stored(patches=shape, head=(5, 8)), SHAPES, CONVOLUTION)

@@ -54,6 +54,12 @@ def test_one_file_of_any_name_is_enough(folder: Path) -> None:
     assert find_weights(folder) == (folder / "weights.safetensors",)
 
 
+def test_an_adapter_beside_the_weights_is_not_taken_for_them(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+    assert find_weights(folder) == (folder / "weights.safetensors",)
+
+
 def test_several_files_without_an_index_are_ambiguous(folder: Path) -> None:
     shard(folder, golden_tensors())
     (folder / "model.safetensors.index.json").unlink()

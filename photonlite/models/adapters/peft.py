@@ -15,10 +15,9 @@ from typing import Any
 
 from photonlite.errors import AdapterError
 from photonlite.models.adapters.terms import AdapterPlace
-from photonlite.models.shards import TensorInfo
+from photonlite.models.shards import ADAPTER_CONFIG_NAME, ADAPTER_NAME, TensorInfo
 
-CONFIG_NAME = "adapter_config.json"
-WEIGHTS_NAME = "adapter_model.safetensors"
+CONFIG_NAME, WEIGHTS_NAME = ADAPTER_CONFIG_NAME, ADAPTER_NAME
 
 # What rank_pattern and alpha_pattern may hold: no nested repeats, which would match names for hours.
 _PLAIN_PATTERN = re.compile(r"(?:[\w.|^$*+-]|\\[.dw])*")

@@ -1,13 +1,14 @@
 """From the files of a Moondream checkpoint to a model: `models.families.Family`."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from photonlite.config import Precision
 from photonlite.device.collectives import RankGroup
-from photonlite.errors import CheckpointError, ModelNotFoundError
+from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
 from photonlite.models.families import LoadOptions
 from photonlite.models.hub import fetch
 from photonlite.models.moondream.adapters import adapter_place as adapter_place
@@ -26,10 +27,18 @@ _STARMIE_FAMILIES = frozenset({"moondream2", "moondream3"})
 """Their public releases, recognised by the size of the vocabulary, have an outdated tokenizer or none."""
 
 _END_OF_TEXT = "<|endoftext|>"
+_CODE_NAME = "moondream.py"
+_OLD_TOKENIZER = re.compile(r"""from_pretrained\(\s*["']vikhyatk/moondream2["']""")
 
 
 def read_config(folder: Path, raw: Mapping[str, Any]) -> MoondreamConfig:
-    return MoondreamConfig.from_dict(raw)
+    config = MoondreamConfig.from_dict(raw)
+    if _is_released(config) and (raw.get("text_config") is not None or _names_old_tokenizer(folder / _CODE_NAME)):
+        raise ConfigError(
+            f"{folder} holds a release of Moondream 2 before 2025-06-21, which was trained with another tokenizer and "
+            "other prompts: use a newer one, such as revision 2025-06-21"
+        )
+    return config
 
 
 def skills_of(config: MoondreamConfig) -> tuple[str, ...]:
@@ -39,8 +48,7 @@ def skills_of(config: MoondreamConfig) -> tuple[str, ...]:
 def find_tokenizer(folder: Path, config: MoondreamConfig) -> Path:
     """Return the tokenizer.json of a folder, or that of `STARMIE_REPO` for a release."""
     path = folder / TOKENIZER_NAME
-    released = config.family.name in _STARMIE_FAMILIES and config.text.vocab_size == RELEASED_VOCAB_SIZE
-    if released and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
+    if _is_released(config) and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
         return _starmie(path)
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
@@ -80,6 +88,23 @@ def load(
         control_ids=[index for key, index in vars(config.tokenizer).items() if key.endswith("_id")],
     )
     return load_model(weights, config, options), MoondreamPrompts(config, words)
+
+
+def _is_released(config: MoondreamConfig) -> bool:
+    return config.family.name in _STARMIE_FAMILIES and config.text.vocab_size == RELEASED_VOCAB_SIZE
+
+
+def _names_old_tokenizer(code: Path) -> bool:
+    """Return whether a release's code, which is never run, reads the tokenizer from where it was before `STARMIE_REPO`.
+
+    Nothing else tells old releases from new ones: their tensors have the same shapes, and new ones kept the old
+    tokenizer.json.
+    """
+    try:
+        text = code.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False  # it need not be there
+    return _OLD_TOKENIZER.search(text) is not None and STARMIE_REPO not in text
 
 
 def _end_of_text_id(path: Path) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from photonlite.config import Precision
-from photonlite.errors import CheckpointError, ConfigError, SettingsError
+from photonlite.errors import CheckpointError, SettingsError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.families import LoadOptions
 from photonlite.models.hub import fetch
@@ -20,7 +20,8 @@ from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemma
 from photonlite.models.paligemma.weights import adapter_place as adapter_place
 from photonlite.models.paligemma.weights import load_model
 from photonlite.models.precisions import TEXT_PRECISIONS
-from photonlite.models.shards import TOKENIZER_NAME, read_json
+from photonlite.models.processors import read_processor
+from photonlite.models.shards import TOKENIZER_NAME
 from photonlite.models.tokenizer import Tokenizer
 
 MASKS_NAME = "vae-oid.npz"
@@ -30,8 +31,6 @@ MASKS_VARIABLE = "PHOTONLITE_PALIGEMMA_MASKS"
 DEFAULT_TEXT = 1024
 """Positions of prompt and answer, unless more are asked for: answers are short, and plain decode steps read all that a
 request may have."""
-
-_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,7 @@ class PaliGemmaFiles:
 
 def read_config(folder: Path, raw: Mapping[str, Any]) -> PaliGemmaFiles:
     model = PaliGemmaConfig.from_dict(raw)
-    for path in (folder / name for name in _PROCESSORS):
-        if path.is_file():
-            check_processor(read_json(path, ConfigError), SquareImages.of(model.vision))
+    check_processor(read_processor(folder) or {}, SquareImages.of(model.vision))
     beside = folder / MASKS_NAME
     return PaliGemmaFiles(model, os.environ.get(MASKS_VARIABLE) or (str(beside) if beside.is_file() else None))
 

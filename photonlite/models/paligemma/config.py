@@ -110,16 +110,21 @@ class PaliGemmaConfig:
         for name in ("projection_dim", "hidden_size"):
             if (given := top.whole(name, text.dim)) != text.dim:
                 raise ConfigError(f"{name} is {given}, but the decoder's hidden_size is {text.dim}: they must be equal")
-        # Released files have these at the top, files of newer libraries in the text's section, where the end is a list.
-        ends = section.values.get("eos_token_id")
-        inner = ends[0] if isinstance(ends, list) and ends else ends
+        # Released files have these at the top, files of newer libraries in the text's section.
         return cls(
             text,
             _vision(vision),
             image_id=top.whole("image_token_index", raw.get("image_token_id"), least=0),
             bos_id=top.whole("bos_token_id", section.whole("bos_token_id", 2, least=0), least=0),
-            end_id=top.whole("eos_token_id", Section("", {"eos_token_id": inner}).whole("eos_token_id", 1), least=0),
+            end_id=_end(top, _end(section, 1)),
         )
+
+
+def _end(section: Section, default: int) -> int:
+    """Read the end, of a list the first."""
+    ends = section.values.get("eos_token_id")
+    first = ends[0] if isinstance(ends, list) and ends else ends
+    return Section(section.name, {"eos_token_id": first}).whole("eos_token_id", default, least=0)
 
 
 def _text(section: Section) -> TextConfig:
@@ -127,11 +132,12 @@ def _text(section: Section) -> TextConfig:
         section.must_be(name, None, _GELU)
     section.must_be("attention_bias", None, False)
     section.must_be("use_bidirectional_attention", None, True)
-    rope = section.values.get("rope_parameters") or section.values.get("rope_scaling") or {}
+    rope = section.values.get("rope_scaling") or section.values.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
         raise ConfigError(f"text_config.rope_parameters is {shown(rope)}: it must be an object")
     rotary = Section("text_config.rope_parameters", rope)
-    rotary.must_be("rope_type", None, "default")
+    for name in ("rope_type", "type"):
+        rotary.must_be(name, None, "default")
     layers = section.whole("num_hidden_layers")
     window = None if section.values.get("sliding_window", 0) is None else section.whole("sliding_window", 4096)
     kinds = section.values.get("layer_types") or [(_SLIDING, _FULL)[layer % 2] for layer in range(layers)]
@@ -141,7 +147,7 @@ def _text(section: Section) -> TextConfig:
         dim=section.whole("hidden_size"),
         ff_dim=section.whole("intermediate_size"),
         layers=layers,
-        heads=section.whole("num_attention_heads"),
+        heads=section.whole("num_attention_heads", 8),
         kv_heads=section.whole("num_key_value_heads", 4),
         head_dim=section.whole("head_dim", 256),
         vocab_size=section.whole("vocab_size"),

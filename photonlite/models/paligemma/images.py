@@ -67,8 +67,6 @@ class SquareImages:
 
 def check_processor(raw: Mapping[str, Any], spec: SquareImages) -> None:
     """Raise ConfigError where a preprocessor_config.json asks for something else than this module does."""
-    inner = raw.get("image_processor")  # newer libraries write one processor_config.json for all modalities
-    raw = inner if isinstance(inner, Mapping) else raw
     size = {"height": spec.side, "width": spec.side}
     wanted: dict[str, object] = {"size": size, "resample": 3, "image_mean": [MEAN] * 3, "image_std": [STD] * 3}
     for name, value in (wanted | dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)).items():

@@ -17,7 +17,7 @@ import torch
 
 from photonlite.models.adapters.terms import AdapterPlace, whole_layer
 from photonlite.models.families import LoadOptions
-from photonlite.models.matching import check_tensors, given_twice, quantised
+from photonlite.models.matching import HEADS, check_tensors, check_tied, given_twice, quantised
 from photonlite.models.paligemma.config import PaliGemmaConfig
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.quantised import WeightStore, give_head, layers_of, load_stored
@@ -45,7 +45,6 @@ _NAMES = (
 )
 """What replaces what in a public name, one after the other."""
 
-_TIED = re.compile(r"(language_model\.)?lm_head\.weight")  # some files store the embedding a second time
 _COMPUTED = ("rotary_emb.inv_freq", "position_ids")  # ends of names of what is computed instead
 
 
@@ -65,8 +64,10 @@ def load_model(
     if precisions.stored:
         load_stored(files, model, options)
         return model
-    sources = _by_name(read_headers(files))
-    check_tensors(sources, shapes, convolution="vision.patch_embed.weight")
+    headers, vision = read_headers(files), config.vision
+    sources = _by_name(headers)
+    check_tensors(sources, shapes, {"vision.patch_embed.weight": (vision.dim, 3, vision.patch, vision.patch)})
+    check_tied(headers, sources["text.words"])
     store = WeightStore(model, layers_of(model, precisions), options)
     for name, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
         store.put(name, mapped.reshape(shapes[name]))
@@ -92,7 +93,7 @@ def _by_name(infos: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
     """Find the place of each tensor; CheckpointError for quantised data, or two tensors for a place."""
     sources: dict[str, TensorInfo] = {}
     for info in infos:
-        if _TIED.fullmatch(info.name) or info.name.endswith(_COMPUTED):
+        if info.name in HEADS or info.name.endswith(_COMPUTED):
             continue
         name = name_of(info.name)
         if info.dtype not in FLOAT_BYTES:

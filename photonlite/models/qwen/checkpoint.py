@@ -13,6 +13,7 @@ from photonlite.models.adapters.terms import refuse_variant as read_variant  # n
 from photonlite.models.families import LoadOptions
 from photonlite.models.generation import ends_of
 from photonlite.models.precisions import TEXT_PRECISIONS
+from photonlite.models.processors import PROCESSOR_NAME, read_processor
 from photonlite.models.qwen.config import QwenConfig
 from photonlite.models.qwen.images import ImageSettings
 from photonlite.models.qwen.model import QwenModel
@@ -21,14 +22,12 @@ from photonlite.models.qwen.prompts import SKILLS, QwenPrompts
 from photonlite.models.qwen.template import find_template
 from photonlite.models.qwen.weights import adapter_place as adapter_place
 from photonlite.models.qwen.weights import load_model
-from photonlite.models.shards import TOKENIZER_NAME, read_json
+from photonlite.models.shards import TOKENIZER_NAME
 from photonlite.models.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 32_768
 """Positions of a request at most, unless asked for more: keys and values of all that Qwen3-VL can take, 262,144, fill
 most of a card by themselves."""
-
-_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,13 @@ class QwenFiles:
 
 def read_config(folder: Path, raw: Mapping[str, Any]) -> QwenFiles:
     model = QwenConfig.from_dict(raw)
-    path = next((folder / name for name in _PROCESSORS if (folder / name).is_file()), None)
-    if path is None:
+    processor = read_processor(folder)
+    if processor is None:
         raise ConfigError(
-            f"{folder} has no {_PROCESSORS[0]}, which says how images are resized: put the one of this checkpoint there"
+            f"{folder} has no {PROCESSOR_NAME}, which says how images are resized: put the one of this checkpoint, or "
+            "of the release that it was trained from, there"
         )
-    images = ImageSettings.from_dict(read_json(path, ConfigError), model.vision)
+    images = ImageSettings.from_dict(processor, model.vision)
     # One outside the vocabulary, such as a library's default, never comes.
     ends = tuple(index for index in ends_of(folder, raw) if index < model.text.vocab_size)
     return QwenFiles(model, images, find_template(folder), ends)

@@ -13,7 +13,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from photonlite.errors import ConfigError
@@ -29,12 +29,25 @@ class Version:
     newer: bool  # Qwen3-VL: norms of q and k, interleaved rotary axes, learned positions, deepstack
     sections: tuple[int, int, int]  # rotary frequencies of time, height and width, where the file has none
     rope_theta: float
+    norm_eps: float
     vision_act: str
+    vision: Mapping[str, Any] = field(default_factory=dict)  # what vision_config means where it leaves a value out
 
 
+# Fine-tuned models that transformers 4.49 to 4.51 saved lack what equals the default of the public class.
+_VISION_2_5 = {
+    "depth": 32,
+    "hidden_size": 3584,
+    "intermediate_size": 3420,
+    "num_heads": 16,
+    "patch_size": 14,
+    "window_size": 112,
+    "out_hidden_size": 3584,
+    "fullatt_block_indexes": (7, 15, 23, 31),
+}
 VERSIONS: Mapping[str, Version] = {
-    "qwen2_5_vl": Version("Qwen2.5-VL", False, (16, 24, 24), 1_000_000.0, "silu"),
-    "qwen3_vl": Version("Qwen3-VL", True, (24, 20, 20), 5_000_000.0, "gelu_pytorch_tanh"),
+    "qwen2_5_vl": Version("Qwen2.5-VL", False, (16, 24, 24), 1_000_000.0, 1e-5, "silu", _VISION_2_5),
+    "qwen3_vl": Version("Qwen3-VL", True, (24, 20, 20), 5_000_000.0, 1e-6, "gelu_pytorch_tanh"),
 }
 """Generations by `model_type`."""
 
@@ -163,7 +176,7 @@ class QwenConfig:
         return cls(
             version=version,
             text=_text(text, version, tied=bool(tied or text.values.get("tie_word_embeddings"))),
-            vision=_vision(Section("vision_config", object_in(raw, "vision_config")), version),
+            vision=_vision(object_in(raw, "vision_config"), version),
             **{name: top.whole(key, least=0) for name, key in _ID_KEYS.items()},
         )
 
@@ -175,14 +188,16 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
     dim, heads = section.whole("hidden_size"), section.whole("num_attention_heads")
     if "head_dim" not in section.values and dim % heads:
         raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
-    rope: Any = section.values.get("rope_parameters") or section.values.get("rope_scaling") or {}
-    if not isinstance(rope, Mapping):
+    newer: Any = section.values.get("rope_parameters") or {}
+    rope: Any = section.values.get("rope_scaling") or newer  # in this order, as transformers
+    if not isinstance(rope, Mapping) or not isinstance(newer, Mapping):
         raise ConfigError(f"the rotary settings are {shown(rope)}: they must be an object with mrope_section")
     rotary = Section("rope_scaling", rope)
     rotary.must_be("rope_type", *_ROPE_TYPES)
     rotary.must_be("type", *_ROPE_TYPES)
     rotary.must_be("mrope_interleaved", None, version.newer)
     sections = rotary.layers("mrope_section") if "mrope_section" in rope else version.sections
+    theta = Section("rope_parameters", newer).positive("rope_theta", version.rope_theta)
     if len(sections) != 3:
         raise ConfigError(f"rope_scaling.mrope_section is {list(sections)}: it must be three whole numbers")
     return TextConfig(
@@ -194,15 +209,17 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
         head_dim=section.whole("head_dim", dim // heads),
         vocab_size=section.whole("vocab_size"),
         max_context=section.whole("max_position_embeddings"),
-        norm_eps=section.positive("rms_norm_eps", 1e-6),
-        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", version.rope_theta)),
+        norm_eps=section.positive("rms_norm_eps", version.norm_eps),
+        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", theta)),
         sections=(sections[0], sections[1], sections[2]),
         interleaved=version.newer,
         tied=tied,
     )
 
 
-def _vision(section: Section, version: Version) -> VisionConfig:
+def _vision(values: Mapping[str, Any], version: Version) -> VisionConfig:
+    said = {name: value for name, value in values.items() if value is not None}
+    section = Section("vision_config", {**version.vision, **said})
     section.must_be("hidden_act", None, version.vision_act)
     for channels in ("in_channels", "in_chans"):
         section.must_be(channels, None, 3)

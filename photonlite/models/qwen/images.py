@@ -74,8 +74,6 @@ class ImageSettings:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], vision: VisionConfig) -> "ImageSettings":
-        inner = raw.get("image_processor")  # newer libraries write one processor_config.json for all modalities
-        raw = inner if isinstance(inner, Mapping) else raw
         for name, expected in (
             ("patch_size", vision.patch),
             ("merge_size", vision.merge),

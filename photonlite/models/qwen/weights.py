@@ -20,7 +20,7 @@ import torch
 from photonlite.errors import CheckpointError
 from photonlite.models.adapters.terms import AdapterPlace, whole_layer
 from photonlite.models.families import LoadOptions
-from photonlite.models.matching import check_tensors, given_twice, quantised
+from photonlite.models.matching import check_tensors, check_tied, given_twice, quantised
 from photonlite.models.parallel import share_of
 from photonlite.models.quantised import WeightStore, give_head, layers_of, load_stored
 from photonlite.models.qwen.config import QwenConfig, TextConfig
@@ -90,8 +90,12 @@ def load_model(files: Iterable[Path], config: QwenConfig, images: ImageSettings,
     if precisions.stored:
         load_stored(files, model, options)
         return model
-    sources = _by_place(read_headers(files), tied=config.text.tied)
-    check_tensors(sources, wanted, convolution=Place("vision.patch_embed.weight"))
+    headers, vision = read_headers(files), config.vision
+    sources = _by_place(headers, tied=config.text.tied)
+    patches = (vision.dim, 3, vision.frames, vision.patch, vision.patch)
+    check_tensors(sources, wanted, {Place("vision.patch_embed.weight"): patches})
+    if config.text.tied:
+        check_tied(headers, sources[Place(_WORDS)])
     if ranks is not None:
         with torch.device("meta"):
             keep_share(model, ranks)
@@ -143,7 +147,7 @@ def _by_place(infos: Iterable[TensorInfo], *, tied: bool) -> dict[Place, TensorI
     for info in infos:
         place = place_of(info.name, layout) or Place(info.name)
         if tied and place.name == HEAD:
-            continue  # some releases store the embedding a second time
+            continue  # stored a second time, see `check_tied`
         if info.dtype not in FLOAT_BYTES:
             raise quantised(info)
         if place in sources:

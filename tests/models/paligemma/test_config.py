@@ -100,9 +100,18 @@ def test_caps_and_layers_come_from_the_file() -> None:
     assert config.end_id == 7
 
 
+def test_files_of_older_libraries_lack_the_heads_that_the_public_class_has_by_default() -> None:
+    assert PaliGemmaConfig.from_dict(changed(text={"num_attention_heads": ...})) == PaliGemmaConfig.from_dict(SMALL)
+
+
+def test_the_end_is_the_first_of_a_list_wherever_it_is() -> None:
+    assert PaliGemmaConfig.from_dict(changed(eos_token_id=[7, 9])).end_id == 7
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
+        (changed(eos_token_id=["end"]), "eos_token_id is 'end'"),
         (changed(model_type="gemma3"), "model_type is 'gemma3'"),
         (changed(text={"model_type": "gemma"}), "the first PaliGemma is not supported"),
         (changed(text={"model_type": ...}), "the first PaliGemma is not supported"),
@@ -114,6 +123,7 @@ def test_caps_and_layers_come_from_the_file() -> None:
         (changed(text={"hidden_activation": "relu"}), "hidden_activation is 'relu'"),
         (changed(text={"attention_bias": True}), "attention_bias is True"),
         (changed(text={"rope_parameters": {"rope_type": "yarn"}}), "rope_type is 'yarn'"),
+        (changed(text={"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}), "'linear'"),
         (changed(text={"final_logit_softcapping": -1}), "final_logit_softcapping is -1"),
         (changed(text={"vocab_size": 2}), "the vocabulary has 2 tokens"),
         (changed(text={"hidden_size": ...}), "hidden_size is missing"),

@@ -61,7 +61,7 @@ def test_a_strip_that_does_not_fit_the_memory_is_refused(monkeypatch: pytest.Mon
         cut_patches(noise(0, (1, 9)), SPEC)
 
 
-@pytest.mark.parametrize("raw", [GOOD, {"image_processor": GOOD}, {}])
+@pytest.mark.parametrize("raw", [GOOD, {}])
 def test_a_processor_that_does_the_same_is_accepted(raw: dict[str, Any]) -> None:
     check_processor(raw, SPEC)
 

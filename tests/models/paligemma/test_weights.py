@@ -71,3 +71,20 @@ def test_what_does_not_fit_is_named(
 
     with pytest.raises(CheckpointError, match=words):
         load(checkpoint, tmp_path / "bad.safetensors", {name: one for name, one in values.items() if one is not None})
+
+
+def test_patches_in_the_order_of_mlx_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    values = tensors(checkpoint)
+    name = next(name for name in values if name.endswith("patch_embedding.weight"))
+    values[name] = values[name].permute(0, 2, 3, 1)
+
+    with pytest.raises(CheckpointError, match=r"patch_embedding.weight is \[16, 14, 14, 3\] where \[16, 3, 14, 14\]"):
+        load(checkpoint, tmp_path / "mlx.safetensors", values)
+
+
+def test_a_head_that_is_not_the_embedding_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    values = tensors(checkpoint)
+    values["language_model.lm_head.weight"] = values["language_model.model.embed_tokens.weight"] * 2
+
+    with pytest.raises(CheckpointError, match="is not equal to language_model"):
+        load(checkpoint, tmp_path / "head.safetensors", values)

@@ -177,6 +177,22 @@ def test_a_released_and_a_rewritten_configuration_read_the_same() -> None:
     assert QwenConfig.from_dict(rewritten) == QwenConfig.from_dict(released)
 
 
+def test_rotary_settings_of_the_older_name_hold_where_a_file_has_both() -> None:
+    """Guides tell users to add them, for longer contexts, to a file that newer libraries may have written."""
+    raw = PUBLIC["Qwen3-VL 2B"][0]
+    newer = {"rope_type": "default", "rope_theta": 7.0, "mrope_section": [30, 17, 17], "mrope_interleaved": True}
+    both = raw | {"text_config": raw["text_config"] | {"rope_parameters": newer}}
+    assert QwenConfig.from_dict(both) == QwenConfig.from_dict(raw)
+
+    text = {key: value for key, value in both["text_config"].items() if key not in ("rope_theta", "rope_scaling")}
+    assert QwenConfig.from_dict(raw | {"text_config": text}).text.rope_theta == 7
+    shorter = text | {"rope_scaling": {"mrope_section": [24, 20, 20]}}
+    assert QwenConfig.from_dict(raw | {"text_config": shorter}).text.rope_theta == 7
+    longer = text | {"rope_scaling": {"rope_type": "yarn", "factor": 3.0, "mrope_section": [24, 20, 20]}}
+    with pytest.raises(ConfigError, match="rope_type is 'yarn'"):
+        QwenConfig.from_dict(raw | {"text_config": longer})
+
+
 def test_generations_differ_where_they_should() -> None:
     older = QwenConfig.from_dict(PUBLIC["Qwen2.5-VL 7B"][0])
     newer = QwenConfig.from_dict(PUBLIC["Qwen3-VL 8B"][0])
@@ -234,10 +250,26 @@ def test_what_cannot_be_run_is_refused(where: tuple[str, ...], value: object, me
         QwenConfig.from_dict(raw)
 
 
+def test_a_fine_tuned_model_is_read_though_its_file_lacks_what_the_public_class_has_by_default() -> None:
+    import transformers  # takes seconds, which a collection need not wait for
+
+    raw = PUBLIC["Qwen2.5-VL 7B"][0]
+    saved = {"hidden_size": 1280, "in_chans": 3, "model_type": "qwen2_5_vl", "spatial_patch_size": 14}
+    shortened = {key: value for key, value in raw.items() if key != "rms_norm_eps"}
+    shortened["vision_config"] = saved | {"tokens_per_second": 2, "torch_dtype": "bfloat16"}
+    public = transformers.Qwen2_5_VLConfig(**{**shortened, "vision_config": dict(shortened["vision_config"])})
+
+    config = QwenConfig.from_dict(shortened)
+
+    assert config.vision == QwenConfig.from_dict(raw).vision
+    assert config == QwenConfig.from_dict(public.to_dict())
+    assert config.text.norm_eps == public.text_config.rms_norm_eps
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "message"), [("window_size", 20, "window_size"), ("fullatt_block_indexes", None, "is missing")]
+    ("name", "value", "message"), [("window_size", 20, "window_size"), ("fullatt_block_indexes", 7, "must be a list")]
 )
-def test_windows_must_hold_an_embedding_and_full_layers_be_named(name: str, value: object, message: str) -> None:
+def test_windows_must_hold_an_embedding_and_full_layers_be_a_list(name: str, value: object, message: str) -> None:
     raw = dict(PUBLIC["Qwen2.5-VL 3B"][0])
     raw["vision_config"] = raw["vision_config"] | {name: value}
 

@@ -76,8 +76,6 @@ def test_sides_are_multiples_of_an_embedding_within_the_limits() -> None:
 def test_settings_are_read_from_both_public_forms() -> None:
     assert (settings("2.5").min_pixels, settings("2.5").max_pixels) == (3136, 56448)
     assert (settings("3").min_pixels, settings("3").max_pixels) == (4096, 65536)
-    nested = ImageSettings.from_dict({"image_processor": PREPROCESSOR["3"]}, vision(16))
-    assert nested == settings("3")
 
 
 @pytest.mark.parametrize(

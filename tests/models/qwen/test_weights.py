@@ -81,14 +81,30 @@ def test_shards_give_the_same_model(checkpoint: Path, tmp_path: Path) -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_tied_head_that_is_stored_is_not_read(tmp_path: Path) -> None:
+def test_a_head_that_is_stored_is_the_embedding_where_config_json_ties_them(tmp_path: Path) -> None:
     folder = save(reference_model("2.5-tied"), tmp_path, "2.5-tied")
     values = tensors(folder)
-    values["lm_head.weight"] = torch.zeros_like(values["model.embed_tokens.weight"])
-
-    model = load(folder, written(tmp_path / "more.safetensors", values))
-
+    values["lm_head.weight"] = values["model.embed_tokens.weight"].clone()
+    model = load(folder, written(tmp_path / "same.safetensors", values))
     assert "text.head.weight" not in model.state_dict()
+
+    values["lm_head.weight"][-1, -1] += 1
+    other = written(tmp_path / "other.safetensors", values)
+    with pytest.raises(CheckpointError, match=r"lm_head.weight in .* set tie_word_embeddings to false"):
+        load(folder, other)
+    head = load(folder, other, tie_word_embeddings=False).state_dict()["text.head.weight"]
+    assert torch.equal(head, values["lm_head.weight"])
+
+
+@pytest.mark.parametrize("case", ["2.5", "3"])
+def test_patches_in_the_order_of_mlx_are_refused(tmp_path: Path, case: str) -> None:
+    folder = save(reference_model(case), tmp_path, case)
+    values = tensors(folder)
+    name = next(name for name in values if name.endswith("patch_embed.proj.weight"))
+    values[name] = values[name].permute(0, 2, 3, 4, 1)
+
+    with pytest.raises(CheckpointError, match=r"patch_embed.proj.weight is \[32, 2, 1\d, 1\d, 3\] where \[32, 3, 2, "):
+        load(folder, written(tmp_path / "mlx.safetensors", values))
 
 
 def test_the_dtype_is_the_one_that_was_asked_for(third: Path) -> None:

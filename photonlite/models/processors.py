@@ -1,0 +1,25 @@
+"""Settings of image processors: in a file of their own or, as newer libraries write them, in one for all modalities."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from photonlite.errors import ConfigError
+from photonlite.models.shards import read_json
+
+PROCESSOR_NAME: Final = "preprocessor_config.json"
+_COMBINED: Final = "processor_config.json"
+
+
+def read_processor(folder: Path) -> Mapping[str, Any] | None:
+    """Return the settings of a checkpoint's image processor, None without any; ConfigError for an unreadable file.
+
+    Of both files the newer kind holds, as in transformers: a checkpoint that was saved again into its old folder keeps
+    the old file. Older libraries wrote the newer name too, for other settings.
+    """
+    combined = folder / _COMBINED
+    inner = read_json(combined, ConfigError).get("image_processor") if combined.is_file() else None
+    if isinstance(inner, Mapping):
+        return inner
+    own = folder / PROCESSOR_NAME
+    return read_json(own, ConfigError) if own.is_file() else None
