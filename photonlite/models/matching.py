@@ -68,7 +68,8 @@ def check_tied(infos: Iterable[TensorInfo], words: TensorInfo) -> None:
     if head is None:
         return
     (_, first), (_, second) = read_tensors([head, words])
-    if not torch.equal(first.to(second.dtype), second):
+    coarse = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
+    if not torch.equal(first.to(coarse), second.to(coarse)):
         raise CheckpointError(
             f"{head.name} in {head.file} is not equal to {words.name}, but config.json says that the head is the "
             "embedding: if the head was trained by itself, set tie_word_embeddings to false (also in text_config), "

@@ -27,6 +27,10 @@ _DEFAULT_SYSTEM = "You are a helpful assistant."  # the older generation's, wher
 _MARKS = range(0xE000, 0xF8FF)  # characters for private use: one that no turn contains hides what users spell
 _PROBE = (Turn("user", (None, "?")),)
 
+_THOUGHT, _NO_THOUGHT = "<think>\n", "\n</think>\n\n"
+"""Templates of thinking editions open a thought. It is closed at once, as their makers write an empty one: boxes and
+JSON would else begin inside it."""
+
 Message = dict[str, Any]
 
 
@@ -111,7 +115,8 @@ def _compile(source: str) -> Callable[[Sequence[Message]], str]:
             rendered: Any = render_jinja_template(conversations, chat_template=source, add_generation_prompt=True)
         except Exception as cause:  # a template can raise anything
             raise PromptError(f"the checkpoint's chat template refuses the conversation: {cause!s:.300}") from cause
-        return str(rendered[0][0])
+        text = str(rendered[0][0])
+        return text + _NO_THOUGHT if text.endswith(_THOUGHT) else text
 
     return render
 

@@ -165,7 +165,9 @@ def test_thinking_tags_of_a_template_are_tokens_and_those_of_a_user_are_text(pat
     ids = joined(template(path, source=source).encode([Turn("user", ("<think>",))]))
 
     assert ids.count(312) == 1
-    assert ids[-2] == 312
+    # The thought that the template opens is closed at once: answers are held to their form from their first token on.
+    assert [index for index in ids if index in (312, 313)] == [312, 313]
+    assert Tokenizer(path, controls_to=320).decode(ids[ids.index(313) :]) == "\n\n"
 
 
 def test_a_template_is_found_where_checkpoints_keep_it(tmp_path: Path) -> None:
