@@ -1,7 +1,7 @@
 """Objects as images: emoji drawn once with Noto Color Emoji, and a sheet for machines without fonts."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +19,36 @@ _STRIKE = 109
 _CANVAS = 160
 _BORDER = 1
 
+STRANGERS = (
+    "🦷🦴👄👂🦶💪👍🧠🧵🧶🪥🧴🧻🧽🪒🪞🪟🛁🚿🚽🪠🛒🏺📿💈🔭💊💉🧬🧫🧪🌡🎿🛷🥌🔫🎰🪅🪆♟"
+    "🃏🀄🎴🖼🦺👘👙🩰💄🪗🔌💽📼🎞🏮🪔📜📰🏷💳🧾📁📈📐📏🪃🏹🛡🪚🔩🗜⚖🔗⛓🪝🦙🐪🦏🦛🐿"
+    "🦇🦚🦎🦂🦟🦐🪼🎍🌾🌿⛩🗽🗿⛲🎢🛴🛶🚠⛽🚧🪈🦽🛼🪖⛑🍱🍜🥗🍤🍡🥠🍬🧊🥢🦪"
+)
+"""Things that are no objects of the vocabulary, and look like none: further distractors, since a model that knows of no
+other things takes whatever is one for what it is asked for."""
+
 Sprites = npt.NDArray[np.uint8]
 
 
 def render_sprites(objects: Sequence[SceneObject], size: int = 128) -> Sprites:
     """Draw every object centred in a square that its longer side fills: straight RGBA, uint8 [n, size, size, 4]."""
+    # The variation selector is left out: this layout engine would draw it as a glyph of its own.
+    return _render_all([item.emoji[0] for item in objects], size)
+
+
+def _render_all(emoji: Iterable[str], size: int) -> Sprites:
     if not FONT.exists():
         raise FileNotFoundError(f"{FONT} is missing; install the Debian package fonts-noto-color-emoji")
     font = ImageFont.truetype(str(FONT), _STRIKE, layout_engine=ImageFont.Layout.BASIC)
-    return np.stack([_render(item, font, size) for item in objects])
+    return np.stack([_render(one, font, size) for one in emoji])
 
 
-def _render(item: SceneObject, font: ImageFont.FreeTypeFont, size: int) -> Sprites:
+def _render(emoji: str, font: ImageFont.FreeTypeFont, size: int) -> Sprites:
     canvas = Image.new("RGBA", (_CANVAS, _CANVAS))
-    # The variation selector is left out: this layout engine would draw it as a glyph of its own.
-    ImageDraw.Draw(canvas).text((8, 8), item.emoji[0], font=font, embedded_color=True)
+    ImageDraw.Draw(canvas).text((8, 8), emoji, font=font, embedded_color=True)
     bounds = canvas.getchannel("A").getbbox()
     if bounds is None:
-        raise ValueError(f"{item.codepoint} ({item.name}) has no picture in {FONT.name}")
+        raise ValueError(f"{emoji} (U+{ord(emoji):04X}) has no picture in {FONT.name}")
     glyph = canvas.crop(bounds)
     scale = (size - 2 * _BORDER) / max(glyph.size)
     width, height = (max(1, round(side * scale)) for side in glyph.size)
@@ -52,7 +64,8 @@ def _render(item: SceneObject, font: ImageFont.FreeTypeFont, size: int) -> Sprit
 
 def save_sheet(path: Path = SHEET, size: int = 128) -> None:
     """Draw all objects and distractors and write them as one square-ish PNG, row by row, objects in class order."""
-    sprites = np.concatenate((render_sprites(load_objects(), size), draw_distractors(size)))
+    parts = render_sprites(load_objects(), size), draw_distractors(size), _render_all(STRANGERS, size)
+    sprites = np.concatenate(parts)
     columns = math.isqrt(len(sprites) - 1) + 1
     rows = -(-len(sprites) // columns)
     sheet = np.zeros((rows * columns, size, size, 4), np.uint8)
@@ -63,13 +76,13 @@ def save_sheet(path: Path = SHEET, size: int = 128) -> None:
 
 
 def load_sheet(path: Path = SHEET, size: int = 128) -> tuple[Sprites, Sprites]:
-    """Read `save_sheet`'s file back: what `render_sprites(load_objects(), size)` and `draw_distractors(size)` drew."""
+    """Read `save_sheet`'s file back: the objects in class order, and all that they may be mistaken for."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path} is missing: `python -m bench.nano.scenes.sprites` draws it where {FONT.name} is"
         )
     objects = len(load_objects())
-    count = objects + COUNT
+    count = objects + COUNT + len(STRANGERS)
     columns = math.isqrt(count - 1) + 1
     rows = -(-count // columns)
     with Image.open(path) as image:
