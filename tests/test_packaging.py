@@ -97,9 +97,9 @@ def test_the_wheel_holds_only_the_package_and_its_checkpoint(wheel: Path) -> Non
 
 
 @pytest.mark.long
-def test_the_checkpoint_is_at_most_16_mb(wheel: Path) -> None:
+def test_the_checkpoint_is_at_most_18_mb(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        assert archive.getinfo("photonlite/assets/nano/model.safetensors").file_size <= 16_100_000
+        assert archive.getinfo("photonlite/assets/nano/model.safetensors").file_size <= 18_100_000
 
 
 @pytest.mark.long

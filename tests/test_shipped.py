@@ -141,10 +141,16 @@ def test_captions_name_everything_in_the_stills_with_right_counts(model, still):
 
 
 QUESTIONS = ("what is on the desk?", "What is on the table?", "what is in the photo?", "What do you see on the desk?")
+UNLEARNED = pytest.mark.xfail(reason="the published weights do not know it, those before did", strict=True)
 
 
 @pytest.mark.parametrize(
-    "question", [QUESTIONS[0], *(pytest.param(one, marks=pytest.mark.long) for one in QUESTIONS[1:])]
+    "question",
+    [
+        QUESTIONS[0],
+        *(pytest.param(one, marks=pytest.mark.long) for one in QUESTIONS[1:]),
+        pytest.param("describe the scene", marks=(UNLEARNED, pytest.mark.long)),
+    ],
 )
 def test_without_a_schema_questions_are_answered_in_words(model, question):
     """Training asked most of these with a schema only, or never."""
@@ -303,14 +309,22 @@ def test_a_typed_answer_is_about_the_larger_of_two(model):
 
 
 @pytest.mark.long
-def test_a_typed_list_has_all_names_and_boxes(model):
+@pytest.mark.parametrize(
+    "still",
+    # On the desk a camera lies between two rows of reading order, and is listed in both.
+    [
+        "market",
+        pytest.param("street", marks=pytest.mark.long),
+        pytest.param("desk", marks=(UNLEARNED, pytest.mark.long)),
+    ],
+)
+def test_a_typed_list_has_all_names_and_boxes(model, still):
     class Item(BaseModel):
         name: str
         box: photonlite.Box
 
-    # On the desk a camera lies between two rows of reading order, and is listed in both.
-    items = model.query(ASSETS / "market.png", "List everything with boxes", schema=list[Item])["answer"]
-    assert sorted(item.name for item in items) == sorted(entry["name"] for entry in STILLS["market"])
+    items = model.query(ASSETS / f"{still}.png", "List everything with boxes", schema=list[Item])["answer"]
+    assert sorted(item.name for item in items) == sorted(entry["name"] for entry in STILLS[still])
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ def ends_of(folder: Path, raw: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _value(name: str, value: Any, path: Path) -> Any:
     if name == "top_k" and value == 0 and not isinstance(value, bool):
-        return None  # of all
+        return None  # no limit
     try:
         return getattr(SamplingSettings.from_dict({name: value}), name)
     except SettingsError as cause:

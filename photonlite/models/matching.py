@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 
 from photonlite.errors import CheckpointError
-from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_tensors
+from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_tensors, watched
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -62,16 +62,16 @@ def check_tensors(
         )
 
 
-def check_tied(infos: Iterable[TensorInfo], words: TensorInfo) -> None:
+def check_tied(infos: Iterable[TensorInfo], words: TensorInfo, remedy: str) -> None:
     """Raise CheckpointError if files hold a head that is not the embedding, of a model whose config.json ties them."""
     head = next((info for info in infos if info.name in HEADS), None)
     if head is None:
         return
-    (_, first), (_, second) = read_tensors([head, words])
+    with watched(lambda count: None):  # both are read once more, or not at all, when the model is loaded
+        (_, first), (_, second) = read_tensors([head, words])
     coarse = min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize)
     if not torch.equal(first.to(coarse), second.to(coarse)):
         raise CheckpointError(
             f"{head.name} in {head.file} is not equal to {words.name}, but config.json says that the head is the "
-            "embedding: if the head was trained by itself, set tie_word_embeddings to false (also in text_config), "
-            "else remove it from the file"
+            f"embedding: {remedy}"
         )

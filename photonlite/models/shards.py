@@ -58,9 +58,10 @@ def find_weights(folder: Path) -> tuple[Path, ...]:
             f"{INDEX_NAME}: add the index if they are shards of one model, or name the file to load"
         )
     if not found:
-        refuse_adapter(folder, CheckpointError)
         for path in sorted(folder.iterdir()):
-            refuse_pickle(path)
+            if path.stem != Path(ADAPTER_NAME).stem:
+                refuse_pickle(path)
+        refuse_adapter(folder, CheckpointError)
         raise CheckpointError(
             f"{folder} holds no safetensors file: put {SINGLE_NAME}, or shards with {INDEX_NAME}, there"
         )

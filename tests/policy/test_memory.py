@@ -47,7 +47,7 @@ def test_more_requests_are_swapped_than_computed_again_where_there_is_host_memor
 
 def test_a_delay_is_what_a_prompt_adds_to_the_intervals_before_it():
     stream = Stream(lambda: 0.0)
-    # Intervals grow from 1 to 2 second by second; a prompt at 10 makes one of 5, another at 40 one of 6.
+    # Intervals of 1 second become such of 2; a prompt at 10 makes one of 5, another at 40 one of 6.
     stream.times = [*range(11), 15, *range(16, 27), *range(28, 41, 2), 46, 48, 50]
     found = found_of([stream], [(10.0, 15.0), (40.0, 46.0)], tokens=30, seconds=60)
     assert found.delays == [4, 4]

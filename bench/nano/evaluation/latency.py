@@ -1,9 +1,9 @@
-"""What the size of the shipped model costs on a CPU: time of a detect on 640x480, as a ratio to its first shape.
+"""What the size of the shipped model costs on a CPU: the time of a detect on 640x480 over that of the first weights.
 
-`python -m bench.nano.evaluation.latency` asks the shipped weights as they are, and cut to the shape before crowds (a
-crop of 384 pixels, feed-forward layers of the text blocks 400 wide), in turns, each time about an image with one pixel
-changed. The weights were not trained for that shape: both answers are cut to two boxes, so that they have the same
-length.
+`python -m bench.nano.evaluation.latency` asks the shipped weights as they are, and cut to the shape of the first: a
+crop of 384 pixels, and feed-forward layers of the text blocks 400 wide. They take turns, each time with an image of
+which one pixel has changed. The weights were not trained for that shape: both answers are cut to two boxes, so that
+they have the same length.
 """
 
 import argparse

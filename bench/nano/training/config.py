@@ -30,7 +30,7 @@ class Shape:
 
 
 def config_dict(tokenizer: Tokenizer, shape: Shape | None = None) -> dict[str, Any]:
-    """Return the content of config.json: about 9 million parameters, more than half of them where the pixels are."""
+    """Return the content of config.json: about 9 million parameters, about half of them where the pixels are."""
     shape = shape or Shape()
     return {
         "model_type": "photonlite_nano",

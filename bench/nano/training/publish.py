@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from bench.nano.questions.tokenizer import TOKENIZER_JSON
 
 ASSETS = TOKENIZER_JSON.parent
-LIMIT = 30_000_000
+LIMIT = 18_100_000
 _DRAWING = "reliability.png"
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 

@@ -290,7 +290,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
             if name.endswith("fc1.weight"):
                 fresh = fresh * (value.std() / fresh.std())
             weights[name] = torch.cat((value.to(wanted), fresh))
-        elif name.endswith("fc2.weight") and value.shape < wanted.shape:
+        elif name.endswith("fc2.weight") and len(value) == len(wanted) and value.shape[1] < wanted.shape[1]:
             weights[name] = functional.pad(value.to(wanted), (0, wanted.shape[1] - value.shape[1]))
     module.load_state_dict(weights)
 

@@ -21,11 +21,13 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from photonlite.errors import AdapterError, CheckpointError, ModelNotFoundError
-from photonlite.models.adapters.peft import CONFIG_NAME, WEIGHTS_NAME, check_config, find_pairs, places_of
+from photonlite.models.adapters.peft import check_config, find_pairs, places_of
 from photonlite.models.adapters.terms import AdapterTerm, AdapterWeights, check_terms, wide
 from photonlite.models.families import Family
 from photonlite.models.hub import fetch
 from photonlite.models.loading import is_hub_id
+from photonlite.models.shards import ADAPTER_CONFIG_NAME as CONFIG_NAME
+from photonlite.models.shards import ADAPTER_NAME as WEIGHTS_NAME
 from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_json, refuse_pickle
 
 

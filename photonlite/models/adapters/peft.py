@@ -15,9 +15,7 @@ from typing import Any
 
 from photonlite.errors import AdapterError
 from photonlite.models.adapters.terms import AdapterPlace
-from photonlite.models.shards import ADAPTER_CONFIG_NAME, ADAPTER_NAME, TensorInfo
-
-CONFIG_NAME, WEIGHTS_NAME = ADAPTER_CONFIG_NAME, ADAPTER_NAME
+from photonlite.models.shards import TensorInfo
 
 # What rank_pattern and alpha_pattern may hold: no nested repeats, which would match names for hours.
 _PLAIN_PATTERN = re.compile(r"(?:[\w.|^$*+-]|\\[.dw])*")

@@ -138,14 +138,14 @@ def _text(section: Section) -> TextConfig:
     rotary = Section("text_config.rope_parameters", rope)
     for name in ("rope_type", "type"):
         rotary.must_be(name, None, "default")
-    layers = section.whole("num_hidden_layers")
+    layers = section.whole("num_hidden_layers", 26)
     window = None if section.values.get("sliding_window", 0) is None else section.whole("sliding_window", 4096)
     kinds = section.values.get("layer_types") or [(_SLIDING, _FULL)[layer % 2] for layer in range(layers)]
     if not isinstance(kinds, list | tuple) or not set(kinds) <= {_SLIDING, _FULL}:
         raise ConfigError(f"text_config.layer_types is {shown(kinds)}: it lists {_SLIDING} and {_FULL}")
     return TextConfig(
-        dim=section.whole("hidden_size"),
-        ff_dim=section.whole("intermediate_size"),
+        dim=section.whole("hidden_size", 2304),
+        ff_dim=section.whole("intermediate_size", 9216),
         layers=layers,
         heads=section.whole("num_attention_heads", 8),
         kv_heads=section.whole("num_key_value_heads", 4),

@@ -67,7 +67,7 @@ def load_model(
     headers, vision = read_headers(files), config.vision
     sources = _by_name(headers)
     check_tensors(sources, shapes, {"vision.patch_embed.weight": (vision.dim, 3, vision.patch, vision.patch)})
-    check_tied(headers, sources["text.words"])
+    check_tied(headers, sources["text.words"], "remove it if it is left over; no head of its own is supported")
     store = WeightStore(model, layers_of(model, precisions), options)
     for name, (_, mapped) in zip(sources, read_tensors(sources.values()), strict=True):
         store.put(name, mapped.reshape(shapes[name]))

@@ -190,8 +190,9 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
         raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
     newer: Any = section.values.get("rope_parameters") or {}
     rope: Any = section.values.get("rope_scaling") or newer  # in this order, as transformers
-    if not isinstance(rope, Mapping) or not isinstance(newer, Mapping):
-        raise ConfigError(f"the rotary settings are {shown(rope)}: they must be an object with mrope_section")
+    for given in (rope, newer):
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"the rotary settings are {shown(given)}: they must be an object with mrope_section")
     rotary = Section("rope_scaling", rope)
     rotary.must_be("rope_type", *_ROPE_TYPES)
     rotary.must_be("type", *_ROPE_TYPES)

@@ -95,7 +95,11 @@ def load_model(files: Iterable[Path], config: QwenConfig, images: ImageSettings,
     patches = (vision.dim, 3, vision.frames, vision.patch, vision.patch)
     check_tensors(sources, wanted, {Place("vision.patch_embed.weight"): patches})
     if config.text.tied:
-        check_tied(headers, sources[Place(_WORDS)])
+        check_tied(
+            headers,
+            sources[Place(_WORDS)],
+            "if the head was trained by itself, set tie_word_embeddings to false (also in text_config), else remove it",
+        )
     if ranks is not None:
         with torch.device("meta"):
             keep_share(model, ranks)

@@ -100,8 +100,10 @@ def test_caps_and_layers_come_from_the_file() -> None:
     assert config.end_id == 7
 
 
-def test_files_of_older_libraries_lack_the_heads_that_the_public_class_has_by_default() -> None:
-    assert PaliGemmaConfig.from_dict(changed(text={"num_attention_heads": ...})) == PaliGemmaConfig.from_dict(SMALL)
+def test_files_of_older_libraries_lack_what_the_public_class_has_by_default() -> None:
+    left_out = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    raw = changed(text=dict.fromkeys((*left_out, "head_dim"), ...))
+    assert PaliGemmaConfig.from_dict(raw) == PaliGemmaConfig.from_dict(SMALL)
 
 
 def test_the_end_is_the_first_of_a_list_wherever_it_is() -> None:
@@ -126,7 +128,7 @@ def test_the_end_is_the_first_of_a_list_wherever_it_is() -> None:
         (changed(text={"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear"}}), "'linear'"),
         (changed(text={"final_logit_softcapping": -1}), "final_logit_softcapping is -1"),
         (changed(text={"vocab_size": 2}), "the vocabulary has 2 tokens"),
-        (changed(text={"hidden_size": ...}), "hidden_size is missing"),
+        (changed(vision={"hidden_size": ...}), "hidden_size is missing"),
         (changed(vision={"image_size": 225}), r"image_size \(225\) must be a multiple"),
         (changed(vision={"num_attention_heads": 5}), r"num_attention_heads \(5\) must divide"),
         (changed(vision={"vision_use_head": True}), "vision_use_head is True"),

@@ -91,7 +91,7 @@ def rigs(c: Canvas) -> Tensor:
     sky = c.colours() * (1 + c.number(-0.6, 0.6) * (y - 0.5)) * (1 + c.number(0, 0.1) * natural(c, 1, 1.2, 2.4))
     out = torch.lerp(sky, c.colours() * (1 + c.number(0, 0.4) * natural(c, 1, 0.2, 1)), below)
     # Roofs and towers: each column of the skyline is as high as its block.
-    blocks = c.rand(1, 1, 24).repeat_interleave(-(-c.size // 24), 3)[..., : c.size].roll(int(c.size / 7), 3)
+    blocks = c.rand(1, 1, 24).repeat_interleave(-(-c.size // 24), 3)[..., : c.size]
     far = (y < horizon) & (y > horizon - c.number(0, 0.25) * blocks.square())
     out = torch.where(far, c.colours() * (0.6 + 0.6 * c.smooth_noise(1, 48)), out)
     shape = ((natural(c, 1, 1.8, 2.8) - c.number(0.2, 1.6)) * c.octave(4, 7)).sigmoid()
