@@ -308,16 +308,9 @@ def test_a_typed_answer_is_about_the_larger_of_two(model):
     assert banana.where == "bottom"
 
 
+# On the desk a camera lies between two rows of reading order, and is listed in both.
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "still",
-    # On the desk a camera lies between two rows of reading order, and is listed in both.
-    [
-        "market",
-        pytest.param("street", marks=pytest.mark.long),
-        pytest.param("desk", marks=(UNLEARNED, pytest.mark.long)),
-    ],
-)
+@pytest.mark.parametrize("still", ["market", "street", pytest.param("desk", marks=UNLEARNED)])
 def test_a_typed_list_has_all_names_and_boxes(model, still):
     class Item(BaseModel):
         name: str

@@ -195,7 +195,7 @@ def served(engine: Engine, load: Load, seed: int, vocabulary: int, picture: Call
 
 
 def on_device(name: str, rounds: int) -> str:
-    """Measure on one model by turns: Moondream 2's shape on a card, the shipped checkpoint on a CPU."""
+    """Measure all ways in every round, with Moondream 2's shape on a card, with the shipped checkpoint on a CPU."""
     where = torch.device(name)
     if where.type == "cuda":
         load, dtype, memory = LOAD, torch.bfloat16, 13 << 30
@@ -234,7 +234,7 @@ def on_device(name: str, rounds: int) -> str:
 def _by_turns(
     models: dict[str, VisionModel], load: Load, rounds: int, vocabulary: int, pictures: Iterator[Image.Image] | None
 ) -> dict[str, list[Found]]:
-    """Run a load on each model by turns, after a warm-up."""
+    """Run a load on each model in every round; the first round is a warm-up."""
     found: dict[str, list[Found]] = {way: [] for way in models}
     if pictures is not None:
         load = replace(load, prompts=min(load.prompts, _ON_DEVICE))

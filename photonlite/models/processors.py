@@ -14,8 +14,8 @@ _COMBINED: Final = "processor_config.json"
 def read_processor(folder: Path) -> Mapping[str, Any] | None:
     """Return the settings of a checkpoint's image processor, None without any; ConfigError for an unreadable file.
 
-    Of both files the newer kind holds, as in transformers: a checkpoint that was saved again into its old folder keeps
-    the old file. Older libraries wrote the newer name too, for other settings.
+    Where a folder has both files the newer kind counts, as in transformers: a checkpoint that is saved again into its
+    folder leaves the older file there. Older libraries used the newer name for other settings, which are not read.
     """
     combined = folder / _COMBINED
     inner = read_json(combined, ConfigError).get("image_processor") if combined.is_file() else None

@@ -39,8 +39,27 @@ class Section:
             supported = " or ".join(repr(one) for one in known if one is not None)
             raise ConfigError(f"{self.path(key)} is {shown(value)}: photonlite supports {supported} only")
 
+    def inner(self, key: str) -> "Section":
+        """Return the object of a key, empty where there is none."""
+        values = self.values.get(key) or {}
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{self.path(key)} is {shown(values)}: it must be an object")
+        return Section(self.path(key), values)
+
     def path(self, key: str) -> str:
         return f"{self.name}.{key}" if self.name else key
+
+
+def rotary_of(section: Section, default: float) -> tuple[Section, float]:
+    """Return the rotary settings of a decoder's section, and their base (theta).
+
+    `rope_scaling`, which guides tell users to add for longer contexts, holds where a file has `rope_parameters` too, as
+    in transformers. The base may also stand beside them.
+    """
+    older, newer = section.inner("rope_scaling"), section.inner("rope_parameters")
+    base = section.positive("rope_theta", newer.positive("rope_theta", default))
+    rotary = older if older.values else newer
+    return rotary, rotary.positive("rope_theta", base)
 
 
 def object_in(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

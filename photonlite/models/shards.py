@@ -97,7 +97,7 @@ def read_tensors(infos: Iterable[TensorInfo]) -> Iterator[tuple[TensorInfo, "Ten
 
 @contextmanager
 def watched(on_read: Callable[[int], object]) -> Iterator[None]:
-    """Tell a function the bytes of each tensor that is read inside."""
+    """Call a function with the size in bytes of each tensor that is read in the block."""
     token = _watcher.set(on_read)
     try:
         yield

@@ -26,9 +26,15 @@ from photonlite.models.adapters.terms import AdapterTerm, AdapterWeights, check_
 from photonlite.models.families import Family
 from photonlite.models.hub import fetch
 from photonlite.models.loading import is_hub_id
-from photonlite.models.shards import ADAPTER_CONFIG_NAME as CONFIG_NAME
-from photonlite.models.shards import ADAPTER_NAME as WEIGHTS_NAME
-from photonlite.models.shards import FLOAT_BYTES, TensorInfo, read_headers, read_json, refuse_pickle
+from photonlite.models.shards import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_NAME,
+    FLOAT_BYTES,
+    TensorInfo,
+    read_headers,
+    read_json,
+    refuse_pickle,
+)
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,10 @@ def find_adapter(source: str | os.PathLike[str]) -> AdapterFiles:
             refuse_pickle(path)
             if path.suffix != ".safetensors":
                 raise AdapterError(f"{path} is no .safetensors file: only those, and folders that hold them, are read")
-            config = path.with_name(CONFIG_NAME)
+            config = path.with_name(ADAPTER_CONFIG_NAME)
             return AdapterFiles(name, path, config if config.is_file() else None)
         if isinstance(source, str) and is_hub_id(source):
-            return _of_folder(name, fetch(source, [CONFIG_NAME, WEIGHTS_NAME]))
+            return _of_folder(name, fetch(source, [ADAPTER_CONFIG_NAME, ADAPTER_NAME]))
     except (CheckpointError, ModelNotFoundError, OSError) as cause:
         raise AdapterError(f"the adapter {name!r:.200} cannot be loaded: {cause}") from cause
     raise AdapterError(f"there is no adapter {name!r:.200}: no such folder or file, and it is no Hub id (owner/name)")
@@ -148,11 +154,13 @@ def _scaled(matrix: Tensor, scale: float) -> Tensor:
 
 
 def _of_folder(name: str, folder: Path) -> AdapterFiles:
-    config, weights = folder / CONFIG_NAME, folder / WEIGHTS_NAME
+    config, weights = folder / ADAPTER_CONFIG_NAME, folder / ADAPTER_NAME
     if not config.is_file():
-        raise AdapterError(f"{folder} has no {CONFIG_NAME}: name the folder that PEFT wrote, or a .safetensors file")
+        raise AdapterError(
+            f"{folder} has no {ADAPTER_CONFIG_NAME}: name the folder that PEFT wrote, or a .safetensors file"
+        )
     if not weights.is_file():
         for path in sorted(folder.iterdir()):
             refuse_pickle(path)
-        raise AdapterError(f"{folder} has no {WEIGHTS_NAME}: only safetensors are read")
+        raise AdapterError(f"{folder} has no {ADAPTER_NAME}: only safetensors are read")
     return AdapterFiles(name, weights, config)

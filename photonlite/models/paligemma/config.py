@@ -10,7 +10,7 @@ from typing import Any
 
 from photonlite.errors import ConfigError
 from photonlite.models.precisions import is_foreign
-from photonlite.models.sections import Section, object_in, shown
+from photonlite.models.sections import Section, object_in, rotary_of, shown
 
 _GELU = "gelu_pytorch_tanh"
 _SLIDING, _FULL = "sliding_attention", "full_attention"
@@ -132,10 +132,7 @@ def _text(section: Section) -> TextConfig:
         section.must_be(name, None, _GELU)
     section.must_be("attention_bias", None, False)
     section.must_be("use_bidirectional_attention", None, True)
-    rope = section.values.get("rope_scaling") or section.values.get("rope_parameters") or {}
-    if not isinstance(rope, Mapping):
-        raise ConfigError(f"text_config.rope_parameters is {shown(rope)}: it must be an object")
-    rotary = Section("text_config.rope_parameters", rope)
+    rotary, theta = rotary_of(section, 10_000.0)
     for name in ("rope_type", "type"):
         rotary.must_be(name, None, "default")
     layers = section.whole("num_hidden_layers", 26)
@@ -153,7 +150,7 @@ def _text(section: Section) -> TextConfig:
         vocab_size=section.whole("vocab_size"),
         max_context=section.whole("max_position_embeddings", 8192),
         norm_eps=section.positive("rms_norm_eps", 1e-6),
-        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", 10_000.0)),
+        rope_theta=theta,
         query_scalar=section.positive("query_pre_attn_scalar", 256),
         attention_cap=_cap(section, "attn_logit_softcapping", 50.0),
         logit_cap=_cap(section, "final_logit_softcapping", 30.0),

@@ -18,7 +18,7 @@ from typing import Any
 
 from photonlite.errors import ConfigError
 from photonlite.models.precisions import is_foreign
-from photonlite.models.sections import Section, object_in, shown
+from photonlite.models.sections import Section, object_in, rotary_of
 
 
 @dataclass(frozen=True)
@@ -188,19 +188,13 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
     dim, heads = section.whole("hidden_size"), section.whole("num_attention_heads")
     if "head_dim" not in section.values and dim % heads:
         raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
-    newer: Any = section.values.get("rope_parameters") or {}
-    rope: Any = section.values.get("rope_scaling") or newer  # in this order, as transformers
-    for given in (rope, newer):
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"the rotary settings are {shown(given)}: they must be an object with mrope_section")
-    rotary = Section("rope_scaling", rope)
+    rotary, theta = rotary_of(section, version.rope_theta)
     rotary.must_be("rope_type", *_ROPE_TYPES)
     rotary.must_be("type", *_ROPE_TYPES)
     rotary.must_be("mrope_interleaved", None, version.newer)
-    sections = rotary.layers("mrope_section") if "mrope_section" in rope else version.sections
-    theta = Section("rope_parameters", newer).positive("rope_theta", version.rope_theta)
+    sections = rotary.layers("mrope_section") if "mrope_section" in rotary.values else version.sections
     if len(sections) != 3:
-        raise ConfigError(f"rope_scaling.mrope_section is {list(sections)}: it must be three whole numbers")
+        raise ConfigError(f"{rotary.path('mrope_section')} is {list(sections)}: it must be three whole numbers")
     return TextConfig(
         dim=dim,
         ff_dim=section.whole("intermediate_size"),
@@ -211,7 +205,7 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
         vocab_size=section.whole("vocab_size"),
         max_context=section.whole("max_position_embeddings"),
         norm_eps=section.positive("rms_norm_eps", version.norm_eps),
-        rope_theta=rotary.positive("rope_theta", section.positive("rope_theta", theta)),
+        rope_theta=theta,
         sections=(sections[0], sections[1], sections[2]),
         interleaved=version.newer,
         tied=tied,
@@ -225,10 +219,7 @@ def _vision(values: Mapping[str, Any], version: Version) -> VisionConfig:
     for channels in ("in_channels", "in_chans"):
         section.must_be(channels, None, 3)
     patch, merge = section.whole("patch_size"), section.whole("spatial_merge_size", 2)
-    rope: Any = section.values.get("rope_parameters") or {}
-    if not isinstance(rope, Mapping):
-        raise ConfigError(f"vision_config.rope_parameters is {shown(rope)}: it must be an object")
-    rotary = Section("vision_config.rope_parameters", rope)
+    rotary = section.inner("rope_parameters")
     rotary.must_be("rope_type", None, "axial")
     config = VisionConfig(
         dim=section.whole("hidden_size"),

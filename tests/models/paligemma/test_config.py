@@ -106,6 +106,13 @@ def test_files_of_older_libraries_lack_what_the_public_class_has_by_default() ->
     assert PaliGemmaConfig.from_dict(raw) == PaliGemmaConfig.from_dict(SMALL)
 
 
+def test_the_base_of_newer_rotary_settings_holds_where_older_ones_name_none() -> None:
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
+    assert PaliGemmaConfig.from_dict(changed(text=rope | {"rope_scaling": {"type": "default"}})).text.rope_theta == 7
+    other = {"rope_scaling": {"type": "default", "rope_theta": 8.0}}
+    assert PaliGemmaConfig.from_dict(changed(text=rope | other)).text.rope_theta == 8
+
+
 def test_the_end_is_the_first_of_a_list_wherever_it_is() -> None:
     assert PaliGemmaConfig.from_dict(changed(eos_token_id=[7, 9])).end_id == 7
 

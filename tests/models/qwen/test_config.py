@@ -223,7 +223,7 @@ def test_generations_differ_where_they_should() -> None:
         (("text_config", "rms_norm_eps"), -1, "rms_norm_eps is -1"),
         (("text_config", "rope_theta"), float("inf"), "rope_theta is inf"),
         (("text_config", "rope_scaling"), {"rope_type": "yarn", "factor": 4}, "rope_type is 'yarn'"),
-        (("text_config", "rope_scaling"), [1], r"rotary settings are \[1\]"),
+        (("text_config", "rope_scaling"), [1], r"rope_scaling is \[1\]: it must be an object"),
         (("text_config", "rope_scaling"), {"mrope_section": [24, 20]}, "three whole numbers"),
         (("text_config", "rope_scaling"), {"mrope_section": [24, 20, 21]}, "mrope_section"),
         (("text_config", "rope_scaling"), {"mrope_section": [20, 23, 21]}, "every third of 64"),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from bench.nano.evaluation import scoring
-from bench.nano.evaluation.records import OutlineRecord, Place, PlaceRecord, SceneRecord
+from bench.nano.evaluation.records import Place, PlaceRecord, SceneRecord
 from bench.nano.evaluation.scoring import Counts, Figures
 from bench.nano.scenes.held_out.backgrounds import HELD_OUT_BACKGROUNDS
 from bench.nano.scenes.objects import load_objects
@@ -176,14 +176,17 @@ def point_figures(questions: Sequence[PlaceRecord]) -> Figures:
     return figures
 
 
-def segment_figures(outlines: Sequence[OutlineRecord]) -> Figures:
+def segment_figures(records: Sequence[SceneRecord]) -> Figures:
     """Judge outlines by the whole thing in its visible box, without holes; one that is missing has IoU 0."""
+    outlines = [outline for record in records for outline in record.outlines]
+    turned = [outline for record in records if record.turned for outline in record.outlines]
     asked = [outline for outline in outlines if outline.place is not None]
     marked = [outline for outline in asked if outline.reference]
     vertices = [outline.vertices for outline in asked if outline.polygon]
     return {
         "mean_iou": scoring.mean(outline.iou for outline in asked),
         "mean_iou_largest": scoring.mean(outline.iou for outline in asked if not outline.reference),
+        "mean_iou_turned": scoring.mean(outline.iou for outline in turned if outline.place is not None),
         "mean_iou_at_point": scoring.mean(outline.iou for outline in marked if len(outline.reference or ()) == 2),
         "mean_iou_at_box": scoring.mean(outline.iou for outline in marked if len(outline.reference or ()) == 4),
         "iou_over_0.5": scoring.mean(outline.iou > 0.5 for outline in asked),

@@ -27,8 +27,8 @@ def summarize(records: Sequence[SceneRecord]) -> Figures:
         figures["absent"] = spatial.absent_figures(chain.from_iterable(record.detections for record in records))
     if points := list(chain.from_iterable(record.points for record in records)):
         figures["point"] = spatial.point_figures(points)
-    if outlines := list(chain.from_iterable(record.outlines for record in records)):
-        figures["segment"] = spatial.segment_figures(outlines)
+    if any(record.outlines for record in records):
+        figures["segment"] = spatial.segment_figures(records)
     if any(record.captions for record in records):
         figures["caption"] = caption_figures(records)
     questions = list(chain.from_iterable(record.questions for record in records))

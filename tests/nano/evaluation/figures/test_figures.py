@@ -7,7 +7,7 @@ import pytest
 
 from bench.nano.evaluation.figures.spatial import number_figures, present
 from bench.nano.evaluation.figures.summary import format_table, summarize
-from bench.nano.evaluation.records import PlaceRecord, SceneRecord
+from bench.nano.evaluation.records import OutlineRecord, PlaceRecord, SceneRecord
 from photonlite.results import Segments
 from tests.nano.evaluation.oracle import Oracle, judged, scenes
 
@@ -255,3 +255,13 @@ def test_table_shows_every_figure(perfect):
         assert word in table
     assert max(map(len, table.splitlines())) <= 84
     assert table.index("target") < table.index("by size")
+
+
+def test_outlines_of_turned_things_are_also_judged_apart():
+    def record(iou, turned):
+        drawn = OutlineRecord(3, "name", "dog", None, 0, [(0, 0), (1, 0), (1, 1)], 3, iou)
+        absent = OutlineRecord(4, "absent", "cat", None, None, [], 0, 0)
+        return SceneRecord(0, "solid", 400, 400, outlines=[drawn, absent], turned=turned)
+
+    segment = summarize([record(0.9, False), record(0.7, True), record(0.5, True)])["segment"]
+    assert (segment["mean_iou"], segment["mean_iou_turned"]) == (pytest.approx(0.7), pytest.approx(0.6))
