@@ -153,7 +153,10 @@ class GroundingMaker:
         values = torch.stack((x, y, boxes[..., 2:]), 3)
         coord = masked(there, COORD)
         ids = torch.stack((coord, coord, masked(there & ~point[..., None], SIZE)), 3)
-        return Part(ids.flatten(0, 1).flatten(1), values.flatten(0, 1).flatten(1, 2), weight=1.0)
+        aside = ((place - boxes[..., :2]).abs() > mix.CENTRAL * boxes[..., 2:]).any(-1, keepdim=True)
+        usual, more = (constant(weight, torch.float32, ids.device) for weight in (1.0, mix.ASIDE_WEIGHT))
+        weight = torch.where(aside, more, usual).expand(ids.shape)
+        return Part(ids.flatten(0, 1).flatten(1), values.flatten(0, 1).flatten(1, 2), weight.flatten(0, 1).flatten(1))
 
     def _path(self, scenes: Scenes, instance: Tensor, absent: Tensor) -> list[Part]:
         """The visible box and the outline in it; nothing at all where it is absent."""

@@ -3,8 +3,7 @@
 Every part has its full width in every row; unused places hold NONE.
 """
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,12 +33,16 @@ class Part:
 
     ids: Tensor  # [R, W]
     values: Tensor | None = None  # [R, W, 2]; None for zeros
-    weight: float | tuple[float, ...] = 0.0  # Of all its places, or of each
+    weight: float | tuple[float, ...] | Tensor = 0.0  # Of all its places, of each, or of each in each row [R, W]
     outline: bool = False  # Whether they are integers of an outline
 
     @property
-    def weights(self) -> tuple[float, ...]:
-        return self.weight if isinstance(self.weight, tuple) else (self.weight,) * self.ids.shape[1]
+    def weights(self) -> Tensor:
+        """Weights of all places, [R, W]."""
+        if isinstance(self.weight, Tensor):
+            return self.weight
+        each = self.weight if isinstance(self.weight, tuple) else (self.weight,) * self.ids.shape[1]
+        return constant(each, torch.float32, self.ids.device).expand(self.ids.shape)
 
 
 def scalar(value: int, device: torch.device) -> Tensor:
@@ -78,15 +81,12 @@ def join_parts(parts: Sequence[Part], length: int) -> Questions:
     place = place * (place <= length)
     source = torch.full((rows, length + 1), width, device=device)
     source = source.scatter(1, place, arange(width, device).expand(rows, -1))[:, 1:]
-
-    def column(of: Iterable[float], dtype: torch.dtype) -> Tensor:
-        return constant((*of, 0.0), dtype, device)[source]
-
+    outline = [part.outline for part, n in zip(parts, widths, strict=True) for _ in range(n)]
     return Questions(
         ids.gather(1, source),
         torch.cat([*values, zeros.expand(rows, 1, 2)], 1).gather(1, source[..., None].expand(-1, -1, 2)),
-        column(itertools.chain.from_iterable(part.weights for part in parts), torch.float32),
-        column([part.outline for part, n in zip(parts, widths, strict=True) for _ in range(n)], torch.bool),
+        torch.cat([*(part.weights for part in parts), zeros.expand(rows, 1)], 1).gather(1, source),
+        constant((*outline, False), torch.bool, device)[source],
     )
 
 

@@ -46,11 +46,11 @@ def test_no_listing_is_longer_than_foreseen():
 
 def test_what_decides_counts_more_than_what_follows_from_it():
     _, part = captions()(random_scenes(200, kinds=20, empty=0.1), torch.full((200,), NORMAL), 999)
-    assert len(part.weights) == part.ids.shape[1]
+    assert part.weights.shape == part.ids.shape
     weight_of = {}
-    for row in part.ids.tolist():
-        for id_, weight in zip(row, part.weights, strict=True):
-            weight_of.setdefault(id_, set()).add(weight)
+    for row, weights in zip(part.ids.tolist(), part.weights.tolist(), strict=True):
+        for id_, weight in zip(row, weights, strict=True):
+            weight_of.setdefault(id_, set()).add(round(weight, 3))
     (one,), (comma,), (join,), (stop,), (opening,) = (maker().encode(text)[:1] for text in ("1", ",", " and", ".", "A"))
     assert weight_of[one] == {mix.COUNTED_WEIGHT}
     assert weight_of[comma] == weight_of[stop] == {mix.JOIN_WEIGHT}

@@ -1,5 +1,6 @@
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -191,6 +192,18 @@ def test_answers_are_all_instances_in_reading_order(slot, fields):
             assert size == [scenes.boxes[number, place, 2:].tolist()][: fields - 2]
         most = max(most, len(places))
     assert most > 3
+
+
+def test_points_beside_the_centre_count_more():
+    scenes = random_scenes(200, kinds=2)
+    central = replace(scenes, points=scenes.boxes[..., :2])
+    aside = replace(scenes, points=scenes.boxes[..., :2] + 0.1 * scenes.boxes[..., 2:])
+    for made, of_points in ((aside, mix.ASIDE_WEIGHT), (central, 1.0)):
+        for slot, weight in ((POINT, of_points), (DETECT, 1.0)):
+            rows = [row for row in rows_of(ask(made)[slot]) if (SIZE in row.answer) == (slot == DETECT)]
+            assert {w for row in rows for id_, w in zip(row.answer, row.weights, strict=True) if id_ == COORD} == {
+                weight
+            }
 
 
 def test_a_marked_point_is_the_marked_instance():

@@ -189,7 +189,7 @@ class NamedMaker:
         name = self._names.ids[self._names(plain)]
         return [_part(wrapped, name, mix.NAME_WEIGHT), _part(wrapped, self._inside, mix.FORCED_WEIGHT)]
 
-    def _caption(self, scenes: Scenes) -> tuple[Tensor, tuple[float, ...]]:
+    def _caption(self, scenes: Scenes) -> tuple[Tensor, Tensor]:
         """A property that holds the scene's short caption, up to its last quote, and the weights of its ids."""
         batch, device = len(scenes.labels), scenes.labels.device
         caption, plain = (scalar(MEANINGS.index(one), device).expand(batch) for one in ("caption", "plain"))
@@ -197,11 +197,11 @@ class NamedMaker:
         name = self._names.ids[self._names(meaning)]
         colon = self._colon[1:].expand(batch, -1)
         _, text = self._captions(scenes, scalar(SHORT, device).expand(batch), mix.LENGTHS["named"])
-        weights = [mix.NAME_WEIGHT] * name.shape[1] + [mix.FORCED_WEIGHT] + [*text.weights]
-        return torch.cat((name, colon, text.ids), 1), tuple(weights)
+        parts = Part(name, weight=mix.NAME_WEIGHT), Part(colon, weight=mix.FORCED_WEIGHT), text
+        return torch.cat([part.ids for part in parts], 1), torch.cat([part.weights for part in parts], 1)
 
 
-def _named_caption(where: Tensor, caption: tuple[Tensor, tuple[float, ...]]) -> Part:
+def _named_caption(where: Tensor, caption: tuple[Tensor, Tensor]) -> Part:
     return Part(masked(where[:, None], caption[0]), weight=caption[1])
 
 

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from bench.nano.questions.text.properties import MEANINGS, MENTIONS
 from bench.nano.scenes.english import pluralize
 from bench.nano.scenes.objects import load_objects
 
-_RANDOM_NAMES = 1500
-_RANDOM_SHARE = 0.4  # of names that say nothing: invented ones
+_RANDOM_NAMES, _PAIRS = 4000, 2000  # Names that say nothing: invented, and two of the others joined
+_RANDOM_SHARE = 0.5  # of names that say nothing: these
 _NAMES_OF_KIND = 2
 _UNKNOWN_NAMES = 140
 # At inference the model itself chooses among the spellings of a name.
@@ -28,7 +28,7 @@ class PropertyNames:
     def __init__(self, encode: Encode, rng: random.Random, device: torch.device) -> None:
         self._encode, self._rng, self._device = encode, rng, device
         lots = [properties.variants(properties.names(meaning, "train")) for meaning in MEANINGS]
-        lots.append(tuple(properties.random_name(rng, "train") for _ in range(_RANDOM_NAMES)))
+        lots.append(tuple(self._meaningless()))
         rows = [self._spelled(name) for lot in lots for name in lot]
         self._sizes = torch.tensor(list(map(len, lots)), device=device)
         self._starts = self._sizes.cumsum(0) - self._sizes
@@ -49,6 +49,14 @@ class PropertyNames:
         template = self._template_starts[meaning] + random_below(self._template_sizes[meaning])
         called = self._kind_starts[kind] + random_below(self._kind_sizes[kind])
         return self._mentions + template * self._called + called
+
+    def _meaningless(self) -> Iterator[str]:
+        for _ in range(_RANDOM_NAMES):
+            yield properties.random_name(self._rng, "train")
+        plain = properties.names("plain", "train")
+        for _ in range(_PAIRS):
+            name = "_".join(self._rng.sample(plain, 2))
+            yield properties.styled(name, properties.random_style(self._rng))
 
     def _mentioning(self) -> list[list[int]]:
         """Return rows by template and by name of an object; the style is drawn for each."""
