@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from bench.bubble.report import table
+from bench.gpu.command import say
 from bench.gpu.models import crop_spec, endless_model, make_images, prompts_of, size_with_crops
 from bench.gpu.samples import Sample
 from bench.memory.load import COSTS, PAGE, Words
@@ -249,6 +250,9 @@ def _by_turns(
             one = served(model._session.engine, load, 10_000 * place, vocabulary, picture)
             if place:
                 found[way].append(one)
+                delays = Sample.of([delay for other in found[way] for delay in other.delays])
+                told = f"p99 {1e3 * delays.p99:.2f} ms, longest {1e3 * delays.high:.2f}"
+                say(f"after round {place}, {way}: {len(delays.values)} delays, {told}")
     return found
 
 

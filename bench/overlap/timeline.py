@@ -39,11 +39,21 @@ def _line(spans: Sequence[Span], interval: Interval) -> str:
         for track in ("compute", "encode", "host")
     }
     busy = sum(_overlap(span, interval) for span in inside["compute"])
-    waits = sum(_overlap(span, interval) for span in inside["host"] if span.name == "wait")
     work = " + ".join(_tell(span, interval) for span in inside["compute"] if span.name != "finalize")
     beside = " + ".join(_tell(span, interval) for span in inside["encode"] if span.name in ("encode", "prefill"))
-    idle = f"idle {_ms(interval.seconds - busy)}, host {_ms(interval.seconds - waits)}"
+    idle = f"idle {_ms(interval.seconds - busy)}; host: {_tell_host(inside['host'], interval)}"
     return f"{_ms(interval.seconds)}: {work or 'nothing'}; {idle}; beside: {beside or 'nothing'}"
+
+
+def _tell_host(spans: Sequence[Span], interval: Interval) -> str:
+    """Name what the engine's thread did, longest first, and the time between that; it waits for the device else."""
+    times: dict[str, float] = {}
+    for span in spans:
+        times[span.name] = times.get(span.name, 0.0) + _overlap(span, interval)
+    between = interval.seconds - sum(times.values())
+    times.pop("wait", None)
+    ordered = sorted(times.items(), key=lambda one: -one[1])
+    return ", ".join([*(f"{name} {_ms(seconds)}" for name, seconds in ordered), f"between {_ms(between)}"])
 
 
 def _tell(span: Span, interval: Interval) -> str:

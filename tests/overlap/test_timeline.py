@@ -8,6 +8,8 @@ SPANS = [
     Span("encode", "crops", 0.000, 0.001, {"step": 2}),
     Span("encode", "encode", 0.000, 0.005, {"step": 2, "part": 1}),
     Span("host", "wait", 0.002, 0.005, {"step": 0}),
+    Span("host", "commit", 0.005, 0.0055, {"step": 0}),
+    Span("host", "launch", 0.0055, 0.0075, {"step": 1}),
 ]
 
 
@@ -15,8 +17,8 @@ def test_the_longest_intervals_are_told_with_what_ran_in_them() -> None:
     lines = explain(SPANS, intervals_of([0.001, 0.007, 0.009]), 1)
 
     assert lines == [
-        "6.00: decode in part 3.00 of 4.00 + decode 1.00 of 3.00; idle 1.00, host 3.00; "
-        "beside: encode in part 4.00 of 5.00"
+        "6.00: decode in part 3.00 of 4.00 + decode 1.00 of 3.00; idle 1.00; "
+        "host: launch 1.50, commit 0.50, between 1.00; beside: encode in part 4.00 of 5.00"
     ]
 
 
