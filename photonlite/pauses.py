@@ -11,6 +11,10 @@ _YOUNG = 10_000
 """Objects made and not yet freed that start a young collection, in place of 700: a decode step of a full batch makes
 more than those, and reference counting frees them all."""
 
+_RARER = 10
+"""Full collections come so many times later. Each walks the tokens of all open requests, and stops every thread for
+some 20 ms where these have 100,000, of which it never frees one."""
+
 
 @contextlib.contextmanager
 def short_collections() -> Iterator[None]:
@@ -18,12 +22,12 @@ def short_collections() -> Iterator[None]:
 
     A process with a model has some 200,000 objects. A full collection walks all of them, and every thread stands still
     for a tenth of a second, which is several frames of a camera (`python -m bench.host`). What is made in the block is
-    collected as ever.
+    collected as ever, and fully ten times more rarely.
     """
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, *before[1:])
+    gc.set_threshold(_YOUNG, before[1], _RARER * before[2])
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ import pytest
 
 from photonlite import pauses
 from photonlite.pauses import short_collections, short_turns
+from photonlite.request import Token
 
 
 class Node:
@@ -28,6 +29,18 @@ def test_what_is_there_is_not_walked_and_later_garbage_is_found() -> None:
 
     assert any(one is kept for one in gc.get_objects())
     assert gc.get_threshold() == before
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_tokens_of_open_requests_start_no_full_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "_YOUNG", 100)  # Python's own thresholds would start one at 12,000 tokens then
+
+    with short_collections():
+        before = gc.get_stats()[2]["collections"]
+        tokens = [Token(number) for number in range(40_000)]
+        assert gc.get_stats()[2]["collections"] == before
+
+    assert tokens
 
 
 @pytest.mark.usefixtures("unfrozen")
