@@ -133,10 +133,11 @@ def test_most_objects_in_the_stills_are_found(model, still):
     "still", ["desk", *(pytest.param(name, marks=pytest.mark.long) for name in ("market", "street"))]
 )
 def test_captions_name_everything_in_the_stills_with_right_counts(model, still):
-    caption = model.caption(ASSETS / f"{still}.png", "short")["caption"]
+    assert_tells_all(model.caption(ASSETS / f"{still}.png", "short")["caption"], still)
 
-    objects = load_objects()
-    told = {objects[kind].name: count for kind, count in parse_caption(caption).items()}
+
+def assert_tells_all(text, still):
+    told = {load_objects()[kind].name: count for kind, count in parse_caption(text).items()}
     assert told == Counter(entry["name"] for entry in STILLS[still])
 
 
@@ -149,13 +150,12 @@ UNLEARNED = pytest.mark.xfail(reason="the published weights do not know it, thos
     [
         QUESTIONS[0],
         *(pytest.param(one, marks=pytest.mark.long) for one in QUESTIONS[1:]),
-        pytest.param("describe the scene", marks=(UNLEARNED, pytest.mark.long)),
+        pytest.param("describe the scene", marks=pytest.mark.long),
     ],
 )
 def test_without_a_schema_questions_are_answered_in_words(model, question):
     """Training asked most of these with a schema only, or never."""
-    image = model.encode_image(ASSETS / "desk.png")
-    assert model.query(image, question)["answer"] == model.caption(image, "short")["caption"]
+    assert_tells_all(model.query(ASSETS / "desk.png", question)["answer"], "desk")
 
 
 def test_a_count_has_any_name(model):
@@ -300,6 +300,7 @@ def test_a_typed_answer_gives_a_box_or_none(model):
     assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
 
 
+@UNLEARNED  # the one on the left is 14 % longer
 @pytest.mark.long
 def test_a_typed_answer_is_about_the_larger_of_two(model):
     banana = model.query(ASSETS / "desk.png", "Describe the banana", schema=Thing)["answer"]

@@ -44,6 +44,7 @@ from photonlite.config import Precision
 from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.precisions import Precisions
+from photonlite.pauses import short_collections
 from photonlite.tuning.drawing import draw_schedules
 from photonlite.tuning.lanes import Card, CudaCard
 from photonlite.tuning.made_for import made_for
@@ -83,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if made is not None and options.profile:
             bench.attempt("profile", partial(_profile, bench, card, made, options))
         if options.engine:
-            bench.attempt("engine", partial(_engine, bench, options))
+            with short_collections():  # as a server does
+                bench.attempt("engine", partial(_engine, bench, options))
     finally:
         card.close()
     return bench.finish(NOTES)
