@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from bench.nano.questions.tokenizer import TOKENIZER_JSON
@@ -21,11 +22,18 @@ _DRAWING = "reliability.png"
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
-def publish(run: Path, folder: Path) -> int:
-    """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes."""
+def publish(run: Path, folder: Path, beyond: float = 0.0) -> int:
+    """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes.
+
+    The weights are those of the run, or further `beyond` them: by that share of the way from those in the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
-    save_file(load_file(run / "model.safetensors"), target, metadata={"format": "pt"})
+    weights = load_file(run / "model.safetensors")
+    if beyond:
+        for name, before in load_file(target).items():
+            weights[name] = torch.lerp(before.float(), weights[name].float(), 1 + beyond).to(before.dtype)
+    save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
@@ -71,8 +79,10 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder that training wrote")
     parser.add_argument("--folder", type=Path, default=ASSETS)
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="figures.json, photographs.json")
+    beyond = "weights further on than the run's, by this share of the way from those that were published"
+    parser.add_argument("--beyond", type=float, default=0.0, help=beyond)
     options = parser.parse_args()
-    print(f"{publish(options.run, options.folder):,} bytes")
+    print(f"{publish(options.run, options.folder, options.beyond):,} bytes")
     if options.figures:
         update_card(ASSETS / "README.md", options.figures)
 

@@ -28,6 +28,18 @@ def test_weights_config_and_tokenizer_are_copied(run, tmp_path):
     assert (tmp_path / "out" / "tokenizer.json").exists()
 
 
+def test_weights_may_go_on_beyond_the_run(run, tmp_path):
+    publish.publish(run, tmp_path / "out")
+    save_file(
+        {"model.text.lm_head.bias": torch.full((8,), 3.0).half(), "other": torch.ones(3)}, run / "model.safetensors"
+    )
+
+    publish.publish(run, tmp_path / "out", beyond=0.5)
+
+    bias = load_file(tmp_path / "out" / "model.safetensors")["model.text.lm_head.bias"]
+    assert torch.equal(bias, 4.5 - torch.arange(8, dtype=torch.float16) / 2)
+
+
 def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(publish, "LIMIT", 10)
 
