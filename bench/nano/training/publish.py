@@ -22,17 +22,18 @@ _DRAWING = "reliability.png"
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
-def publish(run: Path, folder: Path, beyond: float = 0.0) -> int:
+def publish(run: Path, folder: Path, kept: float = 0.0, names: str = "") -> int:
     """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes.
 
-    The weights are those of the run, or further `beyond` them: by that share of the way from those in the folder.
+    Weights with `names` in theirs are averages: a share of `kept` is what the folder had before, the rest the run's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
     weights = load_file(run / "model.safetensors")
-    if beyond:
+    if kept:
         for name, before in load_file(target).items():
-            weights[name] = torch.lerp(before.float(), weights[name].float(), 1 + beyond).to(before.dtype)
+            if names in name:
+                weights[name] = torch.lerp(weights[name].float(), before.float(), kept).to(before.dtype)
     save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
@@ -79,10 +80,11 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="folder that training wrote")
     parser.add_argument("--folder", type=Path, default=ASSETS)
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="figures.json, photographs.json")
-    beyond = "weights further on than the run's, by this share of the way from those that were published"
-    parser.add_argument("--beyond", type=float, default=0.0, help=beyond)
+    kept = "share of the weights published before that stays, the rest is the run's"
+    parser.add_argument("--kept", type=float, default=0.0, help=kept)
+    parser.add_argument("--names", default="", help="with --kept: of weights with this in their names")
     options = parser.parse_args()
-    print(f"{publish(options.run, options.folder, options.beyond):,} bytes")
+    print(f"{publish(options.run, options.folder, options.kept, options.names):,} bytes")
     if options.figures:
         update_card(ASSETS / "README.md", options.figures)
 

@@ -28,16 +28,16 @@ def test_weights_config_and_tokenizer_are_copied(run, tmp_path):
     assert (tmp_path / "out" / "tokenizer.json").exists()
 
 
-def test_weights_may_go_on_beyond_the_run(run, tmp_path):
+def test_some_weights_may_keep_a_share_of_the_earlier_ones(run, tmp_path):
     publish.publish(run, tmp_path / "out")
-    save_file(
-        {"model.text.lm_head.bias": torch.full((8,), 3.0).half(), "other": torch.ones(3)}, run / "model.safetensors"
-    )
+    later = {"model.text.lm_head.bias": torch.full((8,), 4.0).half(), "other": torch.zeros(3)}
+    save_file(later, run / "model.safetensors")
 
-    publish.publish(run, tmp_path / "out", beyond=0.5)
+    publish.publish(run, tmp_path / "out", kept=0.5, names="lm_head")
 
-    bias = load_file(tmp_path / "out" / "model.safetensors")["model.text.lm_head.bias"]
-    assert torch.equal(bias, 4.5 - torch.arange(8, dtype=torch.float16) / 2)
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(written["model.text.lm_head.bias"], 2 + torch.arange(8, dtype=torch.float16) / 2)
+    assert not written["other"].any()
 
 
 def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
