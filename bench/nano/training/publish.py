@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 
 from bench.nano.questions.tokenizer import TOKENIZER_JSON
@@ -33,7 +32,7 @@ def publish(run: Path, folder: Path, kept: float = 0.0, names: str = "") -> int:
     if kept:
         for name, before in load_file(target).items():
             if names in name:
-                weights[name] = torch.lerp(weights[name].float(), before.float(), kept).to(before.dtype)
+                weights[name] = ((1 - kept) * weights[name].float() + kept * before.float()).to(before.dtype)
     save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
