@@ -155,9 +155,8 @@ class FifoPolicy:
         (queue,) = self.queues
         if not room:
             self.images.begin(queue)
-        if not room or self.images.takes_turns:
             return None
-        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget())
+        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget(), beside=True)
 
     def choose_parts(self, now: float) -> None:
         """Decide whether the next images have a part of the card."""
@@ -272,12 +271,12 @@ class FifoPolicy:
         if not len(queue):
             return None
         images = self.images
-        if not images.takes_turns_now:
+        if not images.takes_turns:
             batch = self._plan_prefill(queue, budget)
         elif queue.prefilled_last or (queue.batches and images.has_time(queue, pause, self.prompts)):
-            batch = images.plan(queue, budget) or self._plan_prefill(queue, budget)
+            batch = images.plan(queue, budget, beside=False) or self._plan_prefill(queue, budget)
         else:
-            batch = self._plan_prefill(queue, budget) or images.plan(queue, budget)
+            batch = self._plan_prefill(queue, budget) or images.plan(queue, budget, beside=False)
         if batch is not None and batch.kind != "decode":  # which it is where no prompt could ride
             self.note_launch(queue, batch)
         return batch
@@ -301,7 +300,7 @@ class FifoPolicy:
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or (row.pending and not row.assumed) for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
-        elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
+        elif not failed and not batch.stored_images and not (batch.rows and batch.beside):  # they tell nothing of costs
             self.model_of(batch).observe(batch.size, seconds)
 
     def _seconds_alone(self, step: Step) -> float:

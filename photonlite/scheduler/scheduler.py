@@ -109,7 +109,6 @@ class Scheduler:
         self.policy.count_prompts()
         if admit and self.limits.parts is not None:
             self.policy.choose_parts(now)
-        self.policy.images.has_slot = encodes
         batch = self.policy.plan(now, admit=admit)
         encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
         for planned in (batch, encoding):
@@ -170,7 +169,7 @@ class Scheduler:
         if step.kind == "encode" and any(failed):
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
-        elif self.limits.encodes_beside and not step.plan.in_turn:
+        elif step.plan.beside:
             self._note_readable(step.plan)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
             if row.pending:
@@ -260,7 +259,7 @@ class Scheduler:
             if row.begins:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
         # Else prompts could be launched before the features are there.
-        if not self.limits.encodes_beside or batch.in_turn:
+        if not batch.beside:
             self._note_readable(batch)
 
     def _note_readable(self, batch: ScheduledBatch) -> None:
