@@ -154,12 +154,18 @@ class FifoPolicy:
         """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
         (queue,) = self.queues
         if not room:
-            self.images.begin(queue)
+            self.begin_images()
             return None
         return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget(), beside=True)
 
+    def begin_images(self) -> None:
+        """Begin to encode the next images, or have them cut."""
+        for queue in self.queues:
+            self.images.begin(queue)
+
     def choose_parts(self, now: float) -> None:
         """Decide whether the next images have a part of the card."""
+        self.begin_images()
         self.images.divide(self.queues[0], self.run_cost.decode_s)
 
     def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:

@@ -48,7 +48,11 @@ class ImageLaunches:
         return not self.limits.encodes_beside or self.limits.parts is not None
 
     def begin(self, queue: WaitingQueue) -> None:
-        """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
+        """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be.
+
+        Where images are launched in pauses and beside the other steps, this is done before either is planned: real-time
+        sequences may take the lead of an image, which decides where it is planned.
+        """
         if queue.wants_images:
             for sequence, error in self._encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
                 self._end(queue, sequence, error)
@@ -57,7 +61,8 @@ class ImageLaunches:
         """Plan the next launch of a queue's images within a budget: of those beside the other steps, or in pauses."""
         if not queue.wants_images:
             return None
-        self.begin(queue)
+        if self.limits.parts is None:
+            self.begin(queue)
         crops = self.crops.most
         if budget.left_s < math.inf:
             if queue.batches and not budget.fresh and self.crops.cost(self._enough_crops) > budget.left_s:
@@ -85,7 +90,6 @@ class ImageLaunches:
 
     def divide(self, queue: WaitingQueue, decode_s: float) -> None:
         """Decide whether the next images of a queue, if there are any, have a part of the card."""
-        self.begin(queue)
         groups = self._encoder.next_groups(queue, self.crops.most, self._enough_crops)
         if groups:
             self.divided = self._parts_pay(queue, sum(group.count for group in groups), decode_s)

@@ -171,9 +171,8 @@ class RealtimePolicy(FifoPolicy):
         What is launched cannot be recalled, and the next real-time image waits for it; not where real-time requests
         have a part of their own.
         """
-        for queue in () if room else self.queues:
-            self.images.begin(queue)
         if not room:
+            self.begin_images()
             return None
         due, reserved = self._overtaking_encodings >= BULK_TURN, self.images.reserved
         short = self.is_near(now) and not reserved
@@ -185,7 +184,8 @@ class RealtimePolicy(FifoPolicy):
         def bulk() -> ScheduledBatch | None:
             if self.kept_idle_until is None or due or reserved:
                 return self.plan_prompts_beside(self.bulk) or self.images.plan(self.bulk, bulk_room, beside=True)
-            self.images.begin(self.bulk)
+            if self.limits.parts is None:
+                self.images.begin(self.bulk)
             return None
 
         batch = bulk() or urgent() if due else urgent() or bulk()
@@ -255,6 +255,7 @@ class RealtimePolicy(FifoPolicy):
 
         What was launched in the encoder's part takes longer, and a real-time image would wait for it there.
         """
+        self.begin_images()
         if self.is_near(now):
             self.images.reserve(reserved=self.limits.realtime_part)
         else:
@@ -285,7 +286,8 @@ class RealtimePolicy(FifoPolicy):
     def plan_decode(self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS) -> ScheduledBatch | None:
         able = [one for one in decoding if not one.preempting] if decoding and decoding[0].realtime else decoding
         both = bool(able) and able[0].realtime != able[-1].realtime
-        if turn := both and self._steps_without_bulk >= BULK_STEP:
+        turn = both and self._steps_without_bulk >= BULK_STEP
+        if turn and (self._steps_without_bulk - BULK_STEP) % 2 == 0:  # bulk ones may lack pages for many turns
             self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
         batch = super().plan_decode(decoding, prompts)
         if both:

@@ -38,6 +38,8 @@ class Priority:
         self._planned_at = 0.0
         self._bulk_waited = False  # when this tick was planned, and has not been launched since
         self._waited: set[tuple[Sequence, bool]] = set()  # sequences left out, and whether for a launch of runs
+        self._bulk_ran = False  # before this tick was planned
+        self._was_stuck = False  # some of them in the last launch
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
         self._slotless: set[Sequence] = set()  # asked for their adapters' slots, and have none
@@ -51,6 +53,7 @@ class Priority:
         waits = any(not one.realtime for one in scheduler.waiting)
         self._bulk_waited = waits and scheduler.running.has_place
         self._planned_at = self._simulation.now
+        self._bulk_ran = any(not one.realtime for one in scheduler.running)
 
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
@@ -157,14 +160,10 @@ class Priority:
         for sequence in scheduler_waiting(self._simulation, realtime=True):
             if step.rows and self._could_run(sequence, step):
                 raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
+        goes_beside = self._simulation.beside.goes_beside
         for job in self._simulation.scheduler.encoder.jobs.values():
-            led = job.leader.realtime and not self.lacks(job.leader)
-            if (
-                step.kind == "encode"
-                and led
-                and job.launched < job.total
-                and not self._simulation.beside.goes_beside(job)
-            ):
+            led = job.leader.realtime and not self.lacks(job.leader) and not goes_beside(job)
+            if step.kind == "encode" and led and job.launched < job.total:
                 raise Violation(f"bulk crops overtake those of real-time image {job.key}")
 
     def _check_no_bulk(self, step: Step) -> None:
@@ -222,7 +221,10 @@ class Priority:
         self._waited = {(one, other) for one in out if one.is_behind == other and one.realtime in classes}
         at_bulk_turn = len(classes) > 1  # for which real-time sequences wait once more
         full = len(step.rows) == self._simulation.scenario.max_batch
-        if not full and not at_bulk_turn and (stuck := waited & self._waited):
+        stuck = waited & self._waited if not full and not at_bulk_turn else set()
+        before, self._was_stuck = self._was_stuck, bool(stuck)
+        # Bulk ones may lack pages at their turn, of which the next launch then is none.
+        if stuck and (before or not self._bulk_ran):
             raise Violation(f"{[one.number for one, _ in stuck]} wait for another launch than {step.kind} steps")
 
     def lacks(self, sequence: Sequence) -> bool:
