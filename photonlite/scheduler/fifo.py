@@ -150,23 +150,25 @@ class FifoPolicy:
             return self.plan_decode(decoding) or self.plan_launch(queue, pause, pause)
         return self.plan_launch(queue, pause, pause) or self.plan_decode(decoding)
 
-    def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
-        """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
-        (queue,) = self.queues
-        if not room:
-            self.begin_images()
-            return None
-        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget(), beside=True)
+    def begin_images(self, now: float) -> None:
+        """Begin to encode the next images, or have them cut, and decide whether they have a part of the card.
 
-    def begin_images(self) -> None:
-        """Begin to encode the next images, or have them cut."""
+        Where images are encoded beside the other steps this is done before anything is planned: real-time sequences may
+        take the lead of an image, which decides where it is encoded.
+        """
         for queue in self.queues:
             self.images.begin(queue)
+        if self.limits.parts is not None:
+            self.choose_parts(now)
 
     def choose_parts(self, now: float) -> None:
         """Decide whether the next images have a part of the card."""
-        self.begin_images()
         self.images.divide(self.queues[0], self.run_cost.decode_s)
+
+    def plan_beside(self, now: float) -> ScheduledBatch | None:
+        """Choose the next images to encode beside the other steps, or prompts about them."""
+        (queue,) = self.queues
+        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget(), beside=True)
 
     def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:
         """Plan prompts behind their images, in the encoder's part of the card."""

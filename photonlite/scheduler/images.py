@@ -48,11 +48,7 @@ class ImageLaunches:
         return not self.limits.encodes_beside or self.limits.parts is not None
 
     def begin(self, queue: WaitingQueue) -> None:
-        """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be.
-
-        Where images are launched in pauses and beside the other steps, this is done before either is planned: real-time
-        sequences may take the lead of an image, which decides where it is planned.
-        """
+        """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
         if queue.wants_images:
             for sequence, error in self._encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
                 self._end(queue, sequence, error)
@@ -61,7 +57,7 @@ class ImageLaunches:
         """Plan the next launch of a queue's images within a budget: of those beside the other steps, or in pauses."""
         if not queue.wants_images:
             return None
-        if self.limits.parts is None:
+        if not self.limits.encodes_beside:
             self.begin(queue)
         crops = self.crops.most
         if budget.left_s < math.inf:

@@ -165,15 +165,12 @@ class RealtimePolicy(FifoPolicy):
         self._was_idle = idle
         return batch
 
-    def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
+    def plan_beside(self, now: float) -> ScheduledBatch | None:
         """Choose real-time images first, and bulk ones at their turn; these only for a short time if others are near.
 
         What is launched cannot be recalled, and the next real-time image waits for it; not where real-time requests
         have a part of their own.
         """
-        if not room:
-            self.begin_images()
-            return None
         due, reserved = self._overtaking_encodings >= BULK_TURN, self.images.reserved
         short = self.is_near(now) and not reserved
         bulk_room = PauseBudget(self.limits.launch_budget_s if short else math.inf)
@@ -184,8 +181,6 @@ class RealtimePolicy(FifoPolicy):
         def bulk() -> ScheduledBatch | None:
             if self.kept_idle_until is None or due or reserved:
                 return self.plan_prompts_beside(self.bulk) or self.images.plan(self.bulk, bulk_room, beside=True)
-            if self.limits.parts is None:
-                self.images.begin(self.bulk)
             return None
 
         batch = bulk() or urgent() if due else urgent() or bulk()
@@ -251,11 +246,10 @@ class RealtimePolicy(FifoPolicy):
         return super().mixes and not len(self.urgent) and not (running and running[0].realtime)
 
     def choose_parts(self, now: float) -> None:
-        """As of the other policy; while real-time requests are near all images take turns, or these have a part.
+        """As of the other policy; while real-time requests are near, bulk images keep to their part or take turns.
 
-        What was launched in the encoder's part takes longer, and a real-time image would wait for it there.
+        They take turns, which are short, where real-time requests have no part and wait for what was launched.
         """
-        self.begin_images()
         if self.is_near(now):
             self.images.reserve(reserved=self.limits.realtime_part)
         else:

@@ -107,10 +107,11 @@ class Scheduler:
         dropped = self.encoder.drop_idle(self._find_heir)
         admit = not ended or self._next_deadline > now
         self.policy.count_prompts()
-        if admit and self.limits.parts is not None:
-            self.policy.choose_parts(now)
+        beside = admit and self.limits.encodes_beside
+        if beside:
+            self.policy.begin_images(now)
         batch = self.policy.plan(now, admit=admit)
-        encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
+        encoding = self.policy.plan_beside(now) if beside and encodes else None
         for planned in (batch, encoding):
             if planned is not None:
                 self._book(planned, now)

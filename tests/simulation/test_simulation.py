@@ -28,7 +28,7 @@ AT_LEAST = {
     "cancelled as a zombie": 200,
     "cancelled while cutting": 200,
     "cancelled while decoding": 1_000,
-    "cancelled while encoded beside others": 200,
+    "cancelled while encoded beside others": 150,
     "cancelled while encoding": 200,
     "cancelled while pre-empted": 5,
     "cancelled while prefilling": 200,
