@@ -662,6 +662,13 @@ MUTANTS = [
         "tests/engine/test_beside.py",
     ),
     Mutant(
+        "priority: real-time runs wait at turn after turn that bulk lacks pages for",
+        "scheduler/realtime.py",
+        "if turn and (self._steps_without_bulk - BULK_STEP) % 2 == 0:",
+        "if turn:",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
         "an image's later crops are encoded on another stream than its first ones",
         "scheduler/images.py",
         "return job.beside == beside if job.launched else begins",
