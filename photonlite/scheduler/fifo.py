@@ -308,7 +308,8 @@ class FifoPolicy:
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or (row.pending and not row.assumed) for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
-        elif not failed and not batch.stored_images and not (batch.rows and batch.beside):  # they tell nothing of costs
+        elif not failed and not batch.stored_images and not (batch.rows and batch.beside):
+            # Copies from the host and prompts beside others say nothing about the cost.
             self.model_of(batch).observe(batch.size, seconds)
 
     def _seconds_alone(self, step: Step) -> float:

@@ -54,7 +54,7 @@ class ImageLaunches:
                 self._end(queue, sequence, error)
 
     def plan(self, queue: WaitingQueue, budget: PauseBudget, *, beside: bool) -> ScheduledBatch | None:
-        """Plan the next launch of a queue's images within a budget: of those beside the other steps, or in pauses."""
+        """Plan the next launch of a queue's images within a budget, beside the other steps or in a pause."""
         if not queue.wants_images:
             return None
         if not self.limits.encodes_beside:
@@ -98,7 +98,7 @@ class ImageLaunches:
     def takes_prompt(self, sequence: Sequence) -> bool:
         """Whether a prompt runs behind its images, in the encoder's part: if others decode, for which it is no pause.
 
-        A decode step computes its last position, which must be that of a word. Its images must be of that stream.
+        A decode step computes its last position, which must be that of a word. Its images were encoded in that part.
         """
         if not self.divided or sequence.realtime or not sequence.samples or sequence.adapter is not None:
             return False
