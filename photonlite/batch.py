@@ -29,6 +29,7 @@ class EncodeJob:
     crops: ImageInput
     leader: Sequence  # it is encoded for; others may wait for it too
     launched: int = 0  # crops that launched steps have taken
+    beside: bool = False  # they run on the encoder's stream, all of them or none
     readable: int = 0  # crops whose features later work on the compute stream may read
     failed: bool = False  # a step failed: what it has computed is void
     pages: StoredPages | None = None  # that are copied to the device with a stored image
@@ -118,9 +119,8 @@ class ScheduledBatch:
     groups: tuple[CropGroup, ...] = ()  # of an encode launch
     copies: tuple[PageCopy, ...] = ()  # before the forward pass
     saves: tuple[PageCopy, ...] = ()  # after it
-    beside: bool = False  # prompts on the encoder's stream: all positions but each row's last, which is decoded
+    beside: bool = False  # on the encoder's stream: images, or prompts but for each row's last position, to be decoded
     in_part: bool = False  # of an encode launch: on the encoder's own SMs alone
-    in_turn: bool = False  # the same, on the encoder's stream: other steps wait for it, as it does for those before it
 
     @property
     def crops(self) -> int:

@@ -119,6 +119,9 @@ class EngineConfig:
             CUDA graphs: start takes longer. 0 lets both share all of them, and so does a card that cannot be divided:
             that takes the package cuda-bindings and a driver with green contexts. A CPU has none, and only lets prompts
             run beside decode steps. None for what `tuning` says.
+        realtime_part: Whether the other SMs are kept for real-time requests, with "beside" and a divided card: while
+            these come, images of bulk requests and the prompts about them run in the encoder's part alone, slower but
+            at any time, and no real-time request waits for one. Else images take turns on the whole card meanwhile.
         tuning: A file that `photonlite tune` has written for this card and model, with "beside": its schedule says how
             many SMs are the encoder's own, and its measurements when that pays. None for the file in the user's cache,
             if there is one for this card, model and versions; else a default for the card.
@@ -194,6 +197,7 @@ class EngineConfig:
     mixed_tokens: int | None = setting(None, least=1)
     encoding: Encoding = "turns"
     encode_sms: int | None = setting(None, least=0)
+    realtime_part: bool = False
     tuning: str | None = None
     cuda_graphs: bool = True
     graph_sizes: tuple[int, ...] = setting((1, 2, 4, 8, 16, 24, 32, 48, 64), least=1)
@@ -236,6 +240,11 @@ class EngineConfig:
             raise SettingsError(
                 f"engine setting 'encode_sms' is {self.encode_sms}: it must be 0 where 'encoding' is 'turns' or "
                 "'cuda_graphs' is False"
+            )
+        if self.realtime_part and not (self.encoding == "beside" and self.cuda_graphs and self.encode_sms != 0):
+            raise SettingsError(
+                "engine setting 'realtime_part' is True: it must be False where 'encoding' is 'turns', 'cuda_graphs' "
+                "is False or 'encode_sms' is 0"
             )
         if self.tuning is not None and not (self.encoding == "beside" and self.cuda_graphs and self.encode_sms is None):
             raise SettingsError(
@@ -292,6 +301,7 @@ class EngineSettings(TypedDict, total=False):
     mixed_tokens: int | None
     encoding: Encoding
     encode_sms: int | None
+    realtime_part: bool
     tuning: str | None
     cuda_graphs: bool
     graph_sizes: tuple[int, ...]

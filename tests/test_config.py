@@ -103,6 +103,14 @@ def test_a_part_of_the_card_takes_images_beside_steps_and_graphs(others: Any) ->
     assert EngineConfig(encoding="beside", encode_sms=68).encode_sms == 68
 
 
+@pytest.mark.parametrize("others", [{}, {"cuda_graphs": False}, {"encode_sms": 0}])
+def test_a_part_for_real_time_requests_takes_a_divided_card(others: Any) -> None:
+    settings: Any = {"realtime_part": True} | ({"encoding": "beside", **others} if others else {})
+    with pytest.raises(SettingsError, match="'realtime_part' is True: it must be False where 'encoding' is 'turns', "):
+        EngineConfig(**settings)
+    assert EngineConfig(encoding="beside", realtime_part=True).realtime_part
+
+
 @pytest.mark.parametrize("others", [{}, {"encoding": "beside", "cuda_graphs": False}])
 @pytest.mark.parametrize("sms", [None, 68])
 def test_a_tuning_file_is_refused_where_nothing_is_divided_by_it(others: Any, sms: int | None) -> None:

@@ -45,7 +45,7 @@ class Preprocessing:
         with torch.inference_mode():
             size = most, spec.crop_size, spec.crop_size, 3
             self._buffers = CropBuffers(size, device, image_bytes=MOST_BYTES if cuda else 0)
-            self._images = ImageEncoder(_NO_ENCODER, spec, device, cuts=cuda)
+            self._images = ImageEncoder(_NO_ENCODER, spec)
 
     @torch.inference_mode()
     def crops(self, image: Image.Image) -> torch.Tensor:

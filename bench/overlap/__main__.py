@@ -211,7 +211,7 @@ def _parse(arguments: Sequence[str] | None) -> OverlapOptions:
     parser.add_argument(
         "--ways", nargs="+", choices=tuple(WAYS), default=["turns", "beside", "parts"], help="to encode, with --engine"
     )
-    parser.add_argument("--sms", nargs="+", type=int, default=[68], help="of the encoder, with --engine")
+    parser.add_argument("--sms", nargs="+", type=int, default=[68], help="of the encoder, in parts")
     parser.add_argument("--clients", type=int, default=8, help="that ask about images, with --engine")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a measurement in the engine")
     parser.add_argument("--fp8", action="store_true", help="multiply e4m3 in encodings and prompts, with --engine")

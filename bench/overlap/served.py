@@ -1,6 +1,7 @@
 """Streams that the engine decodes while clients ask about images, which are encoded in turns or beside the steps.
 
-Beside them the encoder shares the card with the steps (`beside`), or each has a part of its own (`parts`).
+Beside them the encoder shares the card with the steps (`beside`), or each has a part of its own (`parts`), which
+`reserved` keeps to while real-time requests come.
 """
 
 import contextlib
@@ -32,22 +33,28 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "turns": {},
     "beside": {"encoding": "beside", "encode_sms": 0},
     "parts": {"encoding": "beside", "encode_sms": 68},
+    "reserved": {"encoding": "beside", "encode_sms": 36, "realtime_part": True},
     "tuned": {"encoding": "beside"},
     "mixed": {"batching": "mixed"},
     "mixed-beside": {"batching": "mixed", "encoding": "beside", "encode_sms": 0},
 }
+SIZED = ("parts", "reserved")
+"""Ways that are measured for each size of the encoder's part."""
+
 _numbers = itertools.count()
 _DRAWN_S = 0.1
 _SIZES = (1, 4, 8, 16, 32, 64)  # of batches that clients alone decode
 
 
 def ways_of(names: Sequence[str], sms: Sequence[int], tuning: Path | None = None) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of ways, that of parts for each size of the encoder's; without `tuning` "tuned" finds one."""
-    ways = {name: settings for name, settings in WAYS.items() if name in names and name != "parts"}
-    parts = {f"parts, {count} SMs": {**WAYS["parts"], "encode_sms": count} for count in sms}
+    """Return the settings of ways, in parts for each size of the encoder's; without `tuning` "tuned" finds one."""
+    ways = {name: settings for name, settings in WAYS.items() if name in names and name not in SIZED}
     if tuning is not None and "tuned" in ways:
         ways["tuned"] = {**WAYS["tuned"], "tuning": str(tuning)}
-    return ways | (parts if "parts" in names else {})
+    for name in SIZED:
+        for count in sms if name in names else ():
+            ways[f"{name}, {count} SMs"] = {**WAYS[name], "encode_sms": count}
+    return ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ TABLES: Final[Mapping[type, str]] = {EngineConfig: "engine", ImageLimits: "image
 """Tables of the file; all other settings stand at its top."""
 # Settings of the engine with flags of their own.
 _OWN_FLAGS: Final = (
-    "tensor_parallel", "router", "batching", "encoding", "encode_sms", "tuning", "swap_bytes", "store", "store_bytes",
+    "tensor_parallel", "router", "batching", "encoding", "encode_sms", "realtime_part", "tuning", "swap_bytes", "store",
+    "store_bytes",
 )  # fmt: skip
 # Variables that are no settings: the file's name, and a client's key as in the playground's examples.
 _OTHER_VARIABLES: Final = (CONFIG_VARIABLE, f"{PREFIX}API_KEY")

@@ -115,9 +115,10 @@ def _build(
     keeper: ImageKeeper | None,
     split: Split | None,
 ) -> Parts:
+    reserves = config.realtime_part
     split = split or split_by_settings(where, config) or Split(0, None, "")
     if split.source and not split.encode_sms:  # a tuned schedule without a division
-        config = dataclasses.replace(config, encoding="turns", tuning=None)
+        config = dataclasses.replace(config, encoding="turns", tuning=None, realtime_part=False)
     max_batch = config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH)
     slots = _slot_shape(model, config, max_batch)
     kv = kv_format(config.kv_dtype, model, where, dtype)
@@ -130,6 +131,8 @@ def _build(
     fused = FusedParts(encoder, prompts, model.step_decoder())
     encodes_beside = config.encoding == "beside"
     divides = divided is not None or (where.type == "cpu" and split.encode_sms > 0)
+    if reserves and not divides:
+        _logger.warning("Real-time requests have no part of the card: it is not divided")
     tuning = split.source if divides or not encodes_beside else ""
     if tuning:
         _logger.info("Encoding and decoding: %s, by %s", "in parts" if divides else "by turns", tuning)
@@ -177,6 +180,7 @@ def _build(
         mixed_tokens=config.mixed_tokens,
         encodes_beside=encodes_beside,
         parts=split.parts if divides else None,
+        realtime_part=reserves and divides,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=places,
@@ -225,8 +229,10 @@ def _crop_encoder(
     if where.type != "cuda" or not config.cuda_graphs:
         return encoder, None, None
     # Makes all graphs from one memory pool: they run one after the other.
-    capturer = CudaCapturer(where)
-    capturers = Capturers(CudaCapturer(where, PRIORITY) if config.encoding == "beside" else capturer)
+    capturer = CudaCapturer(where, PRIORITY if config.encoding == "beside" else 0)
+    capturers = Capturers(capturer)
+    if config.encoding == "beside" and divided is None:
+        capturer = CudaCapturer(where)  # all images run beside the others
     if divided is not None:
         capturers = Capturers(capturers.whole, *(CudaCapturer(where, part=part) for part in divided))
     spec = model.crop_spec

@@ -186,18 +186,13 @@ class EngineCore:
     def _commit(self, launched: Step | None) -> bool:
         """Commit the oldest step if the next launch needs its slot, or there was nothing to launch.
 
-        Images that are encoded in turn count among these steps. Returns whether one was committed.
+        Returns whether one was committed.
         """
-        steps = list(self.pipeline.in_flight)
-        if self._encodes_beside:
-            steps += [step for step in self.encodings.in_flight if step.plan.in_turn]
-        full = bool(steps) and (launched is None or len(steps) >= self.pipeline.depth)
-        if full:
-            oldest = min(steps, key=lambda step: step.number)
-            pipeline = self._pipeline_of(oldest.plan)
-            while pipeline.oldest is not None and pipeline.oldest.number <= oldest.number:
-                self._commit_step(pipeline, pipeline.oldest)  # an encoding in turn runs behind those beside others
-        return full
+        oldest = self.pipeline.oldest
+        if oldest is None or (launched is not None and not self.pipeline.full):
+            return False
+        self._commit_step(self.pipeline, oldest)
+        return True
 
     def _commit_encodings(self, *, wait: bool) -> bool:
         """Commit encode steps beside the others that have ended, or wait for the oldest; returns whether one has."""
@@ -295,7 +290,7 @@ class EngineCore:
         self._fail(step, error)
 
     def _pipeline_of(self, batch: ScheduledBatch) -> Pipeline:
-        return self.encodings if batch.kind == "encode" or batch.beside else self.pipeline
+        return self.encodings if batch.beside else self.pipeline
 
     def _fail(self, step: Step, error: BaseException) -> None:
         """Count a failed step, an image once in a row, or free memory that was short. May raise EngineDiedError."""

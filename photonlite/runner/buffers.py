@@ -17,6 +17,7 @@ from torch import Tensor
 from photonlite.batch import PageCopy
 from photonlite.config import KvDtype
 from photonlite.device.base import Array
+from photonlite.images.packing import MOST_SCRATCH
 from photonlite.kernels.columns import PARAM_COLUMNS, RESULT_COLUMNS
 from photonlite.kernels.fp8 import require_fp8
 from photonlite.kernels.reference.attention import FP8, indexable
@@ -131,11 +132,26 @@ class Buffers:
 
 
 class CropBuffers:
-    """What an encode launch reads: crops of this shape, or patches, and bytes of whole images."""
+    """What an encode launch reads: crops of this shape, or patches, and bytes of whole images.
 
-    def __init__(self, crops: tuple[int, ...], device: torch.device, *, image_bytes: int = 0) -> None:
+    Buffers of launches that never overlap may share `scratch`.
+    """
+
+    def __init__(
+        self, crops: tuple[int, ...], device: torch.device, *, image_bytes: int = 0, scratch: Tensor | None = None
+    ) -> None:
         self.crops = torch.zeros(crops, dtype=torch.uint8, device=device)
         self.images = torch.zeros(image_bytes, dtype=torch.uint8, device=device)  # see `images.packing`
+        if scratch is None:
+            scratch = torch.empty(MOST_SCRATCH if image_bytes else 0, dtype=torch.uint8, device=device)
+        self.scratch = scratch  # between the passes of a resize
+
+
+def crop_buffers(count: int, crops: tuple[int, ...], device: torch.device, image_bytes: int) -> list[CropBuffers]:
+    """Return buffers for the slots of one stream."""
+    first = [CropBuffers(crops, device, image_bytes=image_bytes)] if count else []
+    rest = (CropBuffers(crops, device, image_bytes=image_bytes, scratch=first[0].scratch) for _ in range(count - 1))
+    return [*first, *rest]
 
 
 def transfer(target: Tensor, source: Array) -> None:

@@ -11,6 +11,7 @@ captured with every attention, and the fastest is kept: cuDNN's is half again as
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -30,19 +31,27 @@ MOST_PATCHES = 8192
 """Patches of the largest graph: kernels of larger images take longer than their launches."""
 
 
+@dataclass(eq=False, slots=True)
+class GraphSet:
+    """Graphs of the whole card or of a part, and all that they touch: those of the other set may run meanwhile."""
+
+    given: Tensor
+    found: Tensor  # empty until the largest size is known
+    replays: dict[Hashable, Callable[[], None]] = field(default_factory=dict)
+    counters: Counters = field(default_factory=dict)
+
+
 class GraphedEncoder(ABC):
     """An image encoder with a graph for some sizes of launches. Methods are called in inference mode.
 
     Attributes:
-        in_part: Whether graphs of a part of the card are replayed, where there are some.
+        in_part: Whether graphs of a part of the card are replayed, else those of all of it.
     """
 
     def __init__(self, *given: int, device: torch.device) -> None:
         self.in_part = False
-        self._given = torch.zeros(given, dtype=torch.uint8, device=device)
-        self._found = torch.empty(0, device=device)
-        self._replays: dict[tuple[Hashable, bool], Callable[[], None]] = {}
-        self._counters: Counters = {}  # of the graphs: other kernels may run at the same time
+        self._given, self._device = given, device
+        self._sets: dict[bool, GraphSet] = {}
 
     def capture(
         self,
@@ -53,31 +62,29 @@ class GraphedEncoder(ABC):
     ) -> GraphReport:
         """Capture all sizes, largest first: later ones find its memory in the pool. `choose` picks the fastest replay.
 
-        It may be done once for the whole card, and once `in_part`: both are replayed on one stream.
+        It may be done once for the whole card, and once `in_part`: each set is replayed on one stream.
         """
-        with torch.inference_mode(), measured(capturer) as report, counting_in(self._counters):
-            for size, what, work in self._launches():
-                if replay := capture_fastest(capturer, work, what, choose):
-                    self._replays[size, in_part] = replay
-            return report(sum(place == in_part for _, place in self._replays))
+        with torch.inference_mode():
+            given = torch.zeros(self._given, dtype=torch.uint8, device=self._device)
+            graphs = self._sets[in_part] = GraphSet(given, torch.empty(0, device=self._device))
+            with measured(capturer) as report, counting_in(graphs.counters):
+                for size, what, work in self._launches(graphs):
+                    if replay := capture_fastest(capturer, work, what, choose):
+                        graphs.replays[size] = replay
+                return report(len(graphs.replays))
 
     @abstractmethod
-    def _launches(self) -> Iterator[tuple[Hashable, str, Callable[[], None]]]:
-        """Yield each size, what is encoded then, and what does it from `_given` to `_found`."""
+    def _launches(self, graphs: GraphSet) -> Iterator[tuple[Hashable, str, Callable[[], None]]]:
+        """Yield each size, what is encoded then, and what does it from `given` to `found`."""
 
-    def _keep_room(self, largest: Tensor) -> None:
-        """Allocate `_found`, unless the graphs of another set write there."""
-        if not len(self._found):
-            self._found = torch.zeros_like(largest)
-
-    def _replay(self, size: Hashable, given: Tensor) -> bool:
-        """Encode with the graph of a size; return whether there is one."""
-        replay = self._replays.get((size, self.in_part)) or self._replays.get((size, False))
-        if replay is None:
-            return False
-        self._given[: len(given)].copy_(given)
+    def _replay(self, size: Hashable, given: Tensor) -> Tensor | None:
+        """Encode with the graph of a size, and return what all sizes write to; None where there is no such graph."""
+        graphs = self._sets.get(self.in_part)
+        if graphs is None or (replay := graphs.replays.get(size)) is None:
+            return None
+        graphs.given[: len(given)].copy_(given)
         replay()
-        return True
+        return graphs.found
 
 
 class GraphedCrops(GraphedEncoder):
@@ -89,24 +96,24 @@ class GraphedCrops(GraphedEncoder):
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode crops, uint8 ``[n, C, C, 3]``, to new features ``[n, P, D]``; numbers not captured run eagerly."""
-        if not self._replay(len(pixels), pixels):
+        if (found := self._replay(len(pixels), pixels)) is None:
             return self._encoder.encode(pixels)
-        return self._found[: len(pixels)].clone()  # the next replay overwrites them
+        return found[: len(pixels)].clone()  # the next replay overwrites them
 
     def project(self, features: Tensor, tiling: tuple[int, int]) -> Tensor:
         """Map features to embeddings, eagerly: it is a handful of kernels."""
         return self._encoder.project(features, tiling)
 
-    def _launches(self) -> Iterator[tuple[Hashable, str, Callable[[], None]]]:
-        self._given.random_(0, 256)  # the time of a product depends on the numbers, a little
-        self._keep_room(self._encoder.encode(self._given))
+    def _launches(self, graphs: GraphSet) -> Iterator[tuple[Hashable, str, Callable[[], None]]]:
+        graphs.given.random_(0, 256)  # the time of a product depends on the numbers, a little
+        graphs.found = torch.zeros_like(self._encoder.encode(graphs.given))
         for tiling, crops in (((1, 1), 1), ((1, 2), 3)):  # warmed up
-            self._encoder.project(self._found.new_zeros(crops, *self._found.shape[1:]), tiling)
-        for count in range(len(self._given), 0, -1):
-            yield count, f"{count} crops are encoded", partial(self._run, count)
+            self._encoder.project(graphs.found.new_zeros(crops, *graphs.found.shape[1:]), tiling)
+        for count in range(len(graphs.given), 0, -1):
+            yield count, f"{count} crops are encoded", partial(self._run, graphs, count)
 
-    def _run(self, count: int) -> None:
-        self._found[:count].copy_(self._encoder.encode(self._given[:count]))
+    def _run(self, graphs: GraphSet, count: int) -> None:
+        graphs.found[:count].copy_(self._encoder.encode(graphs.given[:count]))
 
 
 class GraphedPatches(GraphedEncoder):
@@ -119,29 +126,31 @@ class GraphedPatches(GraphedEncoder):
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         """Encode as the encoder does; what is returned is overwritten by the next call."""
-        if len(grids) != 1 or not self._replay(grids[0], patches):
+        found = self._replay(grids[0], patches) if len(grids) == 1 else None
+        if found is None:
             return self._encoder.encode(patches, grids)
-        return self._found[:, : len(patches) // self._spec.position_patches]
+        return found[:, : len(patches) // self._spec.position_patches]
 
     def encoding(self, grids: Sequence[Grid]) -> Callable[[Tensor], Tensor]:
         return self._encoder.encoding(grids)
 
-    def _launches(self) -> Iterator[tuple[Hashable, str, Callable[[], None]]]:
+    def _launches(self, graphs: GraphSet) -> Iterator[tuple[Hashable, str, Callable[[], None]]]:
         merge = self._spec.merge
         sizes = {(rows * merge, columns * merge) for rows, columns in map(self._spec.positions_of, CAMERAS)}
         for grid in sorted(sizes, key=_area, reverse=True):
-            if _area(grid) > len(self._given):
+            if _area(grid) > len(graphs.given):
                 continue
-            if not len(self._found):
-                with plan_free_attention(self._given.device):
-                    self._keep_room(self._encoder.encode(self._given[: _area(grid)], [grid]))
+            if not len(graphs.found):
+                with plan_free_attention(self._device):
+                    graphs.found = torch.zeros_like(self._encoder.encode(graphs.given[: _area(grid)], [grid]))
             encoding = self._encoder.encoding([grid])
             self._encodings.append(encoding)
-            yield grid, f"images of {grid[0]} x {grid[1]} patches are encoded", partial(self._run, grid, encoding)
+            what = f"images of {grid[0]} x {grid[1]} patches are encoded"
+            yield grid, what, partial(self._run, graphs, grid, encoding)
 
-    def _run(self, grid: Grid, encoding: Callable[[Tensor], Tensor]) -> None:
-        found = encoding(self._given[: _area(grid)])
-        self._found[:, : found.shape[1]].copy_(found)
+    def _run(self, graphs: GraphSet, grid: Grid, encoding: Callable[[Tensor], Tensor]) -> None:
+        found = encoding(graphs.given[: _area(grid)])
+        graphs.found[:, : found.shape[1]].copy_(found)
 
 
 def _area(grid: Grid) -> int:

@@ -7,7 +7,7 @@ uncut, in parts    upload: image ─> compute: resize ─> kept by job ─> crop
 ```
 
 An image is copied and resized by the launch of its first crop, and its buffer is free when the slot of that step is:
-crops of later launches are kept in separate memory, which only the stream of encode launches touches.
+crops of later launches are kept in separate memory, which only the stream of the image's launches touches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from torch import Tensor
 from photonlite.batch import CropGroup, EncodeJob
 from photonlite.image_inputs import PatchImage, StoredImage, UncutImage
 from photonlite.images.crops import CropSpec
-from photonlite.images.packing import MOST_SCRATCH, pack_image
+from photonlite.images.packing import pack_image
 from photonlite.kernels.adapters import AdapterRows
 from photonlite.kernels.reference.vision import Filters
 from photonlite.kernels.resize import cut_image
@@ -51,15 +51,15 @@ class Images(Protocol):
 
 
 class ImageEncoder:
-    """Encodes crops of several images at once; keeps intermediate results by job. With `cuts` it cuts images itself."""
+    """Encodes crops of several images at once, and cuts uncut ones; keeps intermediate results by job.
 
-    def __init__(
-        self, encoder: CropEncoder, spec: CropSpec, device: torch.device, *, max_crops: int = 0, cuts: bool
-    ) -> None:
+    Launches may run on two streams at a time: all those of a job are on one.
+    """
+
+    def __init__(self, encoder: CropEncoder, spec: CropSpec, *, max_crops: int = 0) -> None:
         self._encoder = encoder
         self._spec = spec
         self.input_shape: tuple[int, ...] = (max_crops, spec.crop_size, spec.crop_size, 3)
-        self._scratch = torch.empty(MOST_SCRATCH if cuts else 0, dtype=torch.uint8, device=device)
         self._crops: dict[int, Tensor] = {}
         self._features: dict[int, list[Tensor]] = {}
         self._embeddings: dict[int, Tensor] = {}
@@ -121,7 +121,7 @@ class ImageEncoder:
             end = place + group.count
             if isinstance(group.job.crops, UncutImage):
                 image = buffers.images[start : start + group.job.image_bytes]
-                self._cut_group(group, group.job.crops, image, buffers.crops[place:end])
+                self._cut_group(group, group.job.crops, image, buffers.crops[place:end], buffers.scratch)
         return buffers.crops[:end]
 
     def encode_most(self, buffers: CropBuffers, images: int) -> list[Tensor]:
@@ -135,16 +135,16 @@ class ImageEncoder:
         if image is None:
             raise AssertionError("an image of one pixel is too large to pack")
         transfer(buffers.images[: len(image.packed)], image.packed)
-        self._cut_image(image, buffers.images, buffers.crops[:1])
+        self._cut_image(image, buffers.images, buffers.crops[:1], buffers.scratch)
 
-    def _cut_group(self, group: CropGroup, crops: UncutImage, image: Tensor, target: Tensor) -> None:
+    def _cut_group(self, group: CropGroup, crops: UncutImage, image: Tensor, target: Tensor, scratch: Tensor) -> None:
         if group.count == crops.count:
-            self._cut_image(crops, image, target)
+            self._cut_image(crops, image, target, scratch)
             return
         number, end = group.job.number, group.first + group.count
         if group.first == 0:
             self._crops[number] = target.new_empty(crops.count, *target.shape[1:])
-            self._cut_image(crops, image, self._crops[number])
+            self._cut_image(crops, image, self._crops[number], scratch)
         # None where the first launch failed: so did the job, and what is encoded for it is dropped.
         kept = self._crops.get(number)
         if kept is not None:
@@ -152,7 +152,7 @@ class ImageEncoder:
         if end == crops.count:
             self._crops.pop(number, None)
 
-    def _cut_image(self, crops: UncutImage, image: Tensor, target: Tensor) -> None:
+    def _cut_image(self, crops: UncutImage, image: Tensor, target: Tensor, scratch: Tensor) -> None:
         """Cut all crops of the image at the beginning of `image`."""
         width, height = crops.size
         pixels = image[: 3 * width * height].view(height, width, 3)
@@ -162,7 +162,7 @@ class ImageEncoder:
         ]
         pairs = zip(tables[::2], tables[1::2], crops.down_first, strict=True)
         whole, sheet, *_ = *(Filters(*pair) for pair in pairs), None
-        cut_image(pixels, whole, sheet, crops.tiling[1], self._spec.window, target, self._scratch)
+        cut_image(pixels, whole, sheet, crops.tiling[1], self._spec.window, target, scratch)
 
 
 def _places(groups: Sequence[CropGroup]) -> Iterator[tuple[CropGroup, int, int]]:

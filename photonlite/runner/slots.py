@@ -159,23 +159,23 @@ class SlotShape:
 
 
 class EncoderSlot:
-    """What an encode step uses: events, and buffers on the device by `index`."""
+    """What an encode step uses: events, and buffers on the device by `index`; `beside` on the encoder's stream."""
 
-    def __init__(self, index: int, device: Device) -> None:
+    def __init__(self, index: int, device: Device, *, beside: bool = False) -> None:
         self.index = index
+        self.beside = beside
         self.in_part = False  # its graphs are those of a part of the card: the encoder's, or decoding's
-        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended, self.turn = _events(device, 5)
+        self.upload_begun, self.uploaded, self.forward_begun, self.forward_ended = _events(device, 4)
 
 
 class Slot(EncoderSlot):
-    """What any other step uses; with `beside`, prompts on the encoder's stream as well."""
+    """What any step uses; `beside`, images and prompts on the encoder's stream."""
 
     def __init__(self, index: int, device: Device, shape: SlotShape, *, beside: bool = False) -> None:
         if not 0 <= index < MAX_INFLIGHT:
             raise ValueError(f"a pipeline has slots 0 to {MAX_INFLIGHT - 1}, not {index}")
-        super().__init__(index, device)
+        super().__init__(index, device, beside=beside)
         self.shape = shape
-        self.beside = beside
         self.adapters: Array = device.host_array((shape.max_rows,), np.int32)
         self.adapted = False  # some row of the launch has an adapter
         self.rows: Array = device.host_array((shape.max_rows, PAGES + shape.max_pages), np.int32)

@@ -8,7 +8,8 @@ collect    wait for `copied`, read results                              the only
 ```
 
 Images are encoded by steps on the compute stream, or beside these, on a stream of their own that no other one waits
-for: the host sees the end of an encode step before it launches what reads its features.
+for: the host sees the end of such a step before it launches what reads its features. Where a card is divided an engine
+does both, and all launches of an image are on one stream.
 
 ```
 encode     encode: copy crops, forward ─● forward_ended                                 the host asks now and then
@@ -107,16 +108,15 @@ class StepExecutor:
         self._device = device
         self._model_runner = model_runner
         self._slots = [Slot(index, device, model_runner.shape) for index in range(depth)]
-        self._encodes_beside = encodes_beside
-        self._encoder_slots: Sequence[EncoderSlot] = self._slots
-        self._encoder_stream = device.compute
+        self._encoder_slots: Sequence[EncoderSlot] = ()
         self._prompts_queued = device.event()
         if encodes_beside:
             self._encoder_slots = [
-                Slot(index, device, model_runner.shape, beside=True) if prompts_beside else EncoderSlot(index, device)
+                Slot(index, device, model_runner.shape, beside=True)
+                if prompts_beside
+                else EncoderSlot(index, device, beside=True)
                 for index in range(ENCODER_SLOTS)
             ]
-            self._encoder_stream = device.encode
         self._inputs = SlotInputs(model_runner.shape, model_runner.vocab_size)
         self._transfers: dict[Transfer, tuple[Event, Event]] = {}
         self._tracer = tracer or Tracer(enabled=False)
@@ -126,7 +126,7 @@ class StepExecutor:
     def launch(self, step: Step) -> None:
         self._anchor(step)
         if step.kind == "encode":
-            self._launch_encode(step, self._encoder_slots[step.slot])
+            self._launch_encode(step)
             return
         if step.plan.beside:
             self._launch_beside(step)
@@ -157,7 +157,7 @@ class StepExecutor:
 
     def collect(self, step: Step) -> list[Token | Exception | None]:
         if step.kind == "encode" or step.plan.beside:
-            encoded = self._encoder_slots[step.slot]
+            encoded = self._slot_of(step)
             encoded.forward_ended.wait()
             self._note_end(step, encoded)
             return [None] * len(step.rows)
@@ -203,11 +203,12 @@ class StepExecutor:
         return True
 
     def forget(self, job: EncodeJob) -> None:
-        if self._encodes_beside:
+        compute, encode = self._device.compute, self._device.encode
+        if job.beside:
             # Prompts that are queued may read the features, and encode steps after this may reuse their memory.
-            self._device.compute.record(self._prompts_queued)
-            self._encoder_stream.wait(self._prompts_queued)
-        self._encoder_stream.run(lambda: self._model_runner.forget(job))
+            compute.record(self._prompts_queued)
+            encode.wait(self._prompts_queued)
+        (encode if job.beside else compute).run(lambda: self._model_runner.forget(job))
 
     def free_memory(self) -> None:
         self._device.compute.run(self._model_runner.free_memory)
@@ -218,19 +219,17 @@ class StepExecutor:
         finally:
             self._model_runner.close()
 
-    def _launch_encode(self, step: Step, slot: EncoderSlot) -> None:
-        groups, stream, slot.in_part = step.plan.groups, self._encoder_stream, step.plan.in_part
+    def _slot_of(self, step: Step) -> EncoderSlot:
+        return (self._encoder_slots if step.plan.beside else self._slots)[step.slot]
+
+    def _launch_encode(self, step: Step) -> None:
+        slot, groups, device = self._slot_of(step), step.plan.groups, self._device
+        slot.in_part = step.plan.in_part
         # Beside others it copies on its own stream: rows and masks of steps would have to wait behind large images.
-        beside = self._encodes_beside and not step.plan.in_turn
-        copies = stream if beside else self._device.upload
-        if step.plan.in_turn:
-            self._device.compute.record(slot.turn)
-            stream.wait(slot.turn)
+        stream, copies = (device.encode, device.encode) if slot.beside else (device.compute, device.upload)
         self._upload(step, slot, lambda: self._model_runner.upload_crops(slot, groups), stream, copies)
         self._run(step, stream, lambda: self._model_runner.encode(slot, groups))
         stream.record(slot.forward_ended)
-        if step.plan.in_turn:
-            self._device.compute.wait(slot.forward_ended)
         _raise(step, slot)
 
     def _launch_prefill(self, step: Step, slot: Slot) -> None:
@@ -241,7 +240,7 @@ class StepExecutor:
         self._run_prompts(step, slot, self._device.compute, self._device.upload)
 
     def _launch_beside(self, step: Step) -> None:
-        slot, stream, step.padded = self._encoder_slots[step.slot], self._encoder_stream, len(step.rows)
+        slot, stream, step.padded = self._slot_of(step), self._device.encode, len(step.rows)
         assert isinstance(slot, Slot), "prompts are launched beside others by an executor that was not made for it"
         self._run_prompts(step, slot, stream, stream)
         stream.record(slot.forward_ended)
@@ -338,7 +337,7 @@ class StepExecutor:
         in_part = step.in_part or step.plan.in_part or step.plan.beside
         notes = {"prompts": beside} if beside else {"part": 1} if in_part else {}
         sampled = named != "encode" and not step.plan.beside
-        track: Track = "compute" if sampled or not self._encodes_beside else "encode"
+        track: Track = "encode" if step.plan.beside else "compute"
         copies: Track = "upload" if track == "compute" else track
         span(copies, "rows" if named != "encode" else "crops", slot.upload_begun, slot.uploaded)
         span(track, "forward" if named == "decode" else named, slot.forward_begun, slot.forward_ended, **notes)

@@ -40,7 +40,15 @@ from photonlite.models.base import (
     size_heads,
 )
 from photonlite.runner.adapted import AdaptedLaunches
-from photonlite.runner.buffers import Buffers, CropBuffers, KvFormat, PagedCache, transfer, transfer_back
+from photonlite.runner.buffers import (
+    Buffers,
+    CropBuffers,
+    KvFormat,
+    PagedCache,
+    crop_buffers,
+    transfer,
+    transfer_back,
+)
 from photonlite.runner.context import ForwardContext
 from photonlite.runner.decode import Decode
 from photonlite.runner.graphs import (
@@ -83,7 +91,7 @@ class RunnerLimits:
     max_crops: int  # of an encode launch
     image_bytes: int = 0  # of images that an encode launch copies whole to cut them on the device; 0 to cut none
     encodes_beside: bool = False  # encode launches have slots and a stream of their own
-    prompts_beside: bool = False  # there prompts about their images are computed as well
+    prompts_beside: bool = False  # there prompts about images run as well, and some images on the compute stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +144,17 @@ class TorchModelRunner:
             self.cache = PagedCache(model.shape, limits.pages, shape.page_size, device, kv.dtype, kv.scales)
             self._pending = torch.zeros(shape.pending_rows, PENDING_COLUMNS, dtype=torch.int32, device=device)
             self._encoder = fused.encoder or model.vision
-            images = _make_images(model, self._encoder, device, limits)
+            images = _make_images(model, self._encoder, limits)
             self._images = StoredImages(images, device, keeper)
             self._buffers = [Buffers(shape, device, dtype, dim=model.shape.dim) for _ in range(limits.depth)]
-            self._encodes_beside = limits.encodes_beside
-            self._crops = [
-                CropBuffers(self._images.input_shape, device, image_bytes=limits.image_bytes)
-                for _ in range(ENCODER_SLOTS if limits.encodes_beside else limits.depth)
-            ]
+            counts = (
+                0 if limits.encodes_beside and not limits.prompts_beside else limits.depth,
+                ENCODER_SLOTS if limits.encodes_beside else 0,
+            )
+            # Of slots on the compute stream, and on the encoder's.
+            self._crops, self._crops_beside = (
+                crop_buffers(count, self._images.input_shape, device, limits.image_bytes) for count in counts
+            )
             self._context = ForwardContext(model, inputs, self._images, self.cache, shape, self._pending)
             self._step = Decode(fused.steps, self._context)
             self._prefill = self._make_prefill(fused.prompts)
@@ -158,7 +169,7 @@ class TorchModelRunner:
                 self._prefill_beside = self._make_prefill(fused.prompts)
             if limits.image_bytes > 0 and isinstance(images, ImageEncoder):
                 with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-                    images.rehearse(self._crops[0])
+                    images.rehearse([*self._crops, *self._crops_beside][0])
         self._synchronize()
 
     def capture(
@@ -249,15 +260,15 @@ class TorchModelRunner:
         prefill.upload(buffers, slot, rows)
 
     def upload_crops(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
-        self._images.upload(self._crops[slot.index], groups)
+        self._images.upload(self._crops_of(slot), groups)
 
     def encode(self, slot: EncoderSlot, groups: Sequence[CropGroup]) -> None:
         bank = self._bank_of(any(group.adapter_slot for group in groups))
-        counting = counting_in(self._encoder_counters)  # other kernels may run at the same time
+        counting = counting_in(self._counters_of(slot))
         if isinstance(self._encoder, GraphedEncoder):
             self._encoder.in_part = slot.in_part
         with self._spread_over(self._images.work(groups)), plan_free_attention(self._device), counting:
-            self._images.encode(self._crops[slot.index], groups, bank)
+            self._images.encode(self._crops_of(slot), groups, bank)
 
     def prefill(self, slot: Slot, plan: ScheduledBatch) -> None:
         table = self._buffers_of(slot).rows[:, PAGES:]
@@ -317,11 +328,16 @@ class TorchModelRunner:
         """Run the largest launches on the scratch page beside features of so many images, to measure memory."""
         buffers, rows = self._buffers[0], self.shape.max_rows
         with torch.inference_mode(), plan_free_attention(self._device):
-            kept = self._images.encode_most(self._crops[0], images)
-            if self._encodes_beside and self._device.type == "cuda":
+            kept = []
+            if self._crops_beside:
+                kept += self._images.encode_most(self._crops_beside[0], images)
+            if self._crops_beside and self._device.type == "cuda":
                 # What the encoder needs for a moment is in use while the others run.
                 peak, held = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
                 kept.append(torch.empty(peak - held, dtype=torch.uint8, device=self._device))
+            if self._crops:
+                # Features are of so many images on both streams together.
+                kept += self._images.encode_most(self._crops[0], 0 if self._crops_beside else images)
             with counting_in(self._counters):
                 self._prefill.rehearse(positions)
             self._decode(buffers, rows)
@@ -343,10 +359,18 @@ class TorchModelRunner:
         self._buffers.clear()
         self._buffers_beside.clear()
         self._crops.clear()
+        self._crops_beside.clear()
         self.free_memory()
 
     def _buffers_of(self, slot: Slot) -> Buffers:
         return (self._buffers_beside if slot.beside else self._buffers)[slot.index]
+
+    def _crops_of(self, slot: EncoderSlot) -> CropBuffers:
+        return (self._crops_beside if slot.beside else self._crops)[slot.index]
+
+    def _counters_of(self, slot: EncoderSlot) -> Counters:
+        """Return the arrival counters of a stream: kernels of the other one may run at the same time."""
+        return self._encoder_counters if slot.beside else self._counters
 
     def _prefill_of(self, slot: Slot) -> Prefill:
         prefill = self._prefill_beside if slot.beside else self._prefills[slot.index]
@@ -377,10 +401,9 @@ class TorchModelRunner:
             buffers.hidden[:count].copy_(self._step(buffers.rows[:count]))
 
     def _run_prompts(self, slot: Slot, rows: Sequence[PromptRow]) -> None:
-        counters = self._encoder_counters if slot.beside else self._counters
         prefill = self._prefill_of(slot)
         bank = self._bank_of(slot.adapted) if prefill is self._prefill else None
-        with self._spread_over(sum(row.count for row in rows)), counting_in(counters):
+        with self._spread_over(sum(row.count for row in rows)), counting_in(self._counters_of(slot)):
             prefill.run(self._buffers_of(slot), slot, rows, bank)
 
     def _replay(self, slot: Slot, count: int, *finalize: object) -> bool:
@@ -407,12 +430,10 @@ class TorchModelRunner:
             torch.cuda.synchronize(self._device)
 
 
-def _make_images(
-    model: Model, encoder: CropEncoder | PatchEncoder, device: torch.device, limits: RunnerLimits
-) -> Images:
+def _make_images(model: Model, encoder: CropEncoder | PatchEncoder, limits: RunnerLimits) -> Images:
     spec = model.crop_spec
     if isinstance(spec, CropSpec):
         crops = cast(CropEncoder, encoder)
-        return ImageEncoder(crops, spec, device, max_crops=limits.max_crops, cuts=limits.image_bytes > 0)
+        return ImageEncoder(crops, spec, max_crops=limits.max_crops)
     patches = cast(PatchEncoder, encoder)
     return PatchImages(patches, spec, max_units=limits.max_crops, longest=model.shape.max_context)

@@ -150,18 +150,25 @@ class FifoPolicy:
             return self.plan_decode(decoding) or self.plan_launch(queue, pause, pause)
         return self.plan_launch(queue, pause, pause) or self.plan_decode(decoding)
 
-    def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
-        """Choose the next images to encode beside the other steps; without `room` they are only begun to be cut."""
-        (queue,) = self.queues
-        if not room:
+    def begin_images(self, now: float) -> None:
+        """Begin to encode the next images, or have them cut, and decide whether they have a part of the card.
+
+        Where images are encoded beside the other steps this is done before anything is planned: real-time sequences may
+        take the lead of an image, which decides where it is encoded.
+        """
+        for queue in self.queues:
             self.images.begin(queue)
-        if not room or self.images.takes_turns:
-            return None
-        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget())
+        if self.limits.parts is not None:
+            self.choose_parts(now)
 
     def choose_parts(self, now: float) -> None:
         """Decide whether the next images have a part of the card."""
         self.images.divide(self.queues[0], self.run_cost.decode_s)
+
+    def plan_beside(self, now: float) -> ScheduledBatch | None:
+        """Choose the next images to encode beside the other steps, or prompts about them."""
+        (queue,) = self.queues
+        return self.plan_prompts_beside(queue) or self.images.plan(queue, PauseBudget(), beside=True)
 
     def plan_prompts_beside(self, queue: WaitingQueue) -> ScheduledBatch | None:
         """Plan prompts behind their images, in the encoder's part of the card."""
@@ -272,12 +279,12 @@ class FifoPolicy:
         if not len(queue):
             return None
         images = self.images
-        if not images.takes_turns_now:
+        if not images.takes_turns:
             batch = self._plan_prefill(queue, budget)
         elif queue.prefilled_last or (queue.batches and images.has_time(queue, pause, self.prompts)):
-            batch = images.plan(queue, budget) or self._plan_prefill(queue, budget)
+            batch = images.plan(queue, budget, beside=False) or self._plan_prefill(queue, budget)
         else:
-            batch = self._plan_prefill(queue, budget) or images.plan(queue, budget)
+            batch = self._plan_prefill(queue, budget) or images.plan(queue, budget, beside=False)
         if batch is not None and batch.kind != "decode":  # which it is where no prompt could ride
             self.note_launch(queue, batch)
         return batch
@@ -301,7 +308,8 @@ class FifoPolicy:
         elif step.kind == "mixed":
             if not failed and all(row.is_prompt or (row.pending and not row.assumed) for row in step.rows):
                 self.prompts.observe(batch.known_positions, costs.beyond_decode(seconds))
-        elif not failed and not batch.stored_images and not batch.beside:  # which say nothing about the cost
+        elif not failed and not batch.stored_images and not (batch.rows and batch.beside):
+            # Copies from the host and prompts beside others say nothing about the cost.
             self.model_of(batch).observe(batch.size, seconds)
 
     def _seconds_alone(self, step: Step) -> float:

@@ -3,14 +3,15 @@
 Where images are encoded beside the other steps (`Limits.encodes_beside`), a launch of them holds as many crops as it
 may: only the requests about them wait for it. Where the card is divided (`Limits.parts`) such a launch runs in the
 encoder's part while enough decodes (`scheduler.parts`), and the prompts about its images run behind it, up to their
-last positions: decode steps compute those, and wait for no prompt. Else images take turns there as well.
+last positions: decode steps compute those, and wait for no prompt. Else images take turns there as well, and real-time
+ones always do. An image is encoded to its end where it began: features are memory of one stream.
 """
 
 import math
 from collections.abc import Callable
 from statistics import fmean
 
-from photonlite.batch import ScheduledBatch
+from photonlite.batch import CropGroup, EncodeJob, ScheduledBatch
 from photonlite.request import IMAGE
 from photonlite.scheduler.limits import LaunchModel, Limits, PauseBudget
 from photonlite.scheduler.parts import parts_pay
@@ -33,8 +34,8 @@ class ImageLaunches:
         end: Callable[[WaitingQueue, Sequence, BaseException], None],
     ) -> None:
         self.crops = LaunchModel(limits.max_crops)
-        self.divided = False  # images and prompts about them have a part of the card, where it has parts
-        self.has_slot = False  # for images beside the other steps
+        self.divided = False  # bulk images and prompts about them have a part of the card, where it has parts
+        self.reserved = False  # they keep to it, whatever decodes
         self.limits = limits
         self._encoder = encoder
         self._running = running
@@ -43,14 +44,8 @@ class ImageLaunches:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether images are encoded in pauses: where they never are beside the other steps, or parts do not pay."""
-        limits = self.limits
-        return not limits.encodes_beside or (limits.parts is not None and not self.divided)
-
-    @property
-    def takes_turns_now(self) -> bool:
-        """Whether a pause may launch images: where they run on a stream of their own, that needs a slot."""
-        return self.takes_turns and (not self.limits.encodes_beside or self.has_slot)
+        """Whether images may be encoded in pauses."""
+        return not self.limits.encodes_beside or self.limits.parts is not None
 
     def begin(self, queue: WaitingQueue) -> None:
         """Begin to encode the next images of a queue, or have them cut; end sequences whose images cannot be."""
@@ -58,23 +53,24 @@ class ImageLaunches:
             for sequence, error in self._encoder.begin(queue, max(_CUT_AHEAD, self.limits.max_jobs)):
                 self._end(queue, sequence, error)
 
-    def plan(self, queue: WaitingQueue, budget: PauseBudget) -> ScheduledBatch | None:
-        """Plan the next launch of a queue's images within a budget."""
+    def plan(self, queue: WaitingQueue, budget: PauseBudget, *, beside: bool) -> ScheduledBatch | None:
+        """Plan the next launch of a queue's images within a budget, beside the other steps or in a pause."""
         if not queue.wants_images:
             return None
-        self.begin(queue)
+        if not self.limits.encodes_beside:
+            self.begin(queue)
         crops = self.crops.most
         if budget.left_s < math.inf:
             if queue.batches and not budget.fresh and self.crops.cost(self._enough_crops) > budget.left_s:
                 return None  # a small launch now makes another one necessary
             crops = min(crops, self.crops.within(budget.left_s))
-        groups = self._encoder.next_groups(queue, crops, self._enough_crops)
+        groups = self._next_groups(queue, crops, beside=beside)
         for group in groups:
             group.job.launched += group.count
+            group.job.beside = beside
         if not groups:
             return None
-        in_turn = self.limits.encodes_beside and self.takes_turns
-        return ScheduledBatch("encode", groups=groups, in_part=self.divided, in_turn=in_turn)
+        return ScheduledBatch("encode", groups=groups, beside=beside, in_part=beside and self.limits.parts is not None)
 
     def has_time(self, queue: WaitingQueue, pause: PauseBudget, prompts: LaunchModel) -> bool:
         """Whether a pause has time for more crops and, after them, for the prompts that could run before.
@@ -85,31 +81,49 @@ class ImageLaunches:
             return False
         encoded = [job.leader for job in self._encoder.jobs_of(queue) if job.encoded]
         positions = sum(leader.num_tokens for leader in set(encoded) if not leader.finalized)
-        crops = self._next_crops(queue)
+        crops = sum(group.count for group in self._next_groups(queue, self.crops.most, beside=False))
         return crops > 0 and self.crops.cost(crops) + prompts.cost(positions) <= pause.left_s
 
     def divide(self, queue: WaitingQueue, decode_s: float) -> None:
         """Decide whether the next images of a queue, if there are any, have a part of the card."""
-        self.begin(queue)
-        if crops := self._next_crops(queue):
-            self.divided = self._parts_pay(queue, crops, decode_s)
+        groups = self._encoder.next_groups(queue, self.crops.most, self._enough_crops)
+        if groups:
+            self.divided = self._parts_pay(queue, sum(group.count for group in groups), decode_s)
+        self.reserved = False
+
+    def reserve(self, *, reserved: bool) -> None:
+        """Keep bulk images and the prompts about them to the encoder's part, or else have all images take turns."""
+        self.divided = self.reserved = reserved
 
     def takes_prompt(self, sequence: Sequence) -> bool:
         """Whether a prompt runs behind its images, in the encoder's part: if others decode, for which it is no pause.
 
-        A decode step computes its last position, which must be that of a word.
+        A decode step computes its last position, which must be that of a word. Its images were encoded in that part.
         """
         if not self.divided or sequence.realtime or not sequence.samples or sequence.adapter is not None:
             return False
         jobs = [self._encoder.jobs[span.key] for span in sequence.images if span.key in self._encoder.jobs]
-        if not jobs or any(job.is_stored for job in jobs) or all(one.beside for one in self._running):
+        if not jobs or any(job.is_stored or not job.beside for job in jobs):
+            return False
+        if not self.reserved and all(one.beside for one in self._running):
             return False
         last, word = sequence.num_tokens - 1, (*sequence.prompt[-1:], *sequence.tokens[-1:])[-1]
         ends = max(sequence.block, *(span.end for span in sequence.images))
         return word is not IMAGE and not word.values and ends <= last
 
-    def _next_crops(self, queue: WaitingQueue) -> int:
-        return sum(group.count for group in self._encoder.next_groups(queue, self.crops.most, self._enough_crops))
+    def _next_groups(self, queue: WaitingQueue, room: int, *, beside: bool) -> tuple[CropGroup, ...]:
+        begins = self._begins_beside(queue) == beside
+
+        def takes(job: EncodeJob) -> bool:
+            return job.beside == beside if job.launched else begins
+
+        return self._encoder.next_groups(queue, room, self._enough_crops, takes)
+
+    def _begins_beside(self, queue: WaitingQueue) -> bool:
+        """Whether images of a queue that are begun now run beside the other steps."""
+        if self.limits.parts is None:
+            return self.limits.encodes_beside
+        return self.divided and not queue.realtime
 
     def _parts_pay(self, queue: WaitingQueue, crops: int, decode_s: float) -> bool:
         """Whether a launch of images should have a part of the card, by what decodes, for how long, and what waits."""

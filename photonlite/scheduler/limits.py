@@ -52,6 +52,7 @@ class Limits:
     mixes: bool = False  # prompts ride with decode steps
     encodes_beside: bool = False  # images are encoded beside the other steps
     parts: PartTable | None = None  # then the encoder may have a part of the card, and prompts about its images too
+    realtime_part: bool = False  # bulk images keep to that part while real-time requests are near; only with `parts`
     mixed_tokens: int | None = None  # of such a step; None for prompts that take `launch_budget_s` beside the rest
     router: RouterRule = "greedy"  # decides how many sequences run at a time
     swap_pages: int = 0  # of host memory, for sequences that gave their pages back

@@ -139,8 +139,10 @@ class EncoderQueue:
             place += not self._adapters.is_blocked(sequence)
         return unusable
 
-    def next_groups(self, queue: WaitingQueue, room: int, enough: int) -> tuple[CropGroup, ...]:
-        """Choose the next crops of a queue's class, at most `room`, oldest image first.
+    def next_groups(
+        self, queue: WaitingQueue, room: int, enough: int, takes: Callable[[EncodeJob], bool] = lambda job: True
+    ) -> tuple[CropGroup, ...]:
+        """Choose the next crops of a queue's class, at most `room`, oldest image first, of those that a launch takes.
 
         From `enough` crops on a larger launch makes them no cheaper: the launch then ends where the next image would be
         split, so that an image does not wait for another's crops. One that is encoded as a whole goes alone where it
@@ -150,7 +152,7 @@ class EncoderQueue:
         taken = copied = 0
         for job in self.jobs_of(queue):
             left = job.total - job.launched
-            if left == 0 or job.leader.finalized or not self._adapters.hold(job.leader):
+            if left == 0 or not takes(job) or job.leader.finalized or not self._adapters.hold(job.leader):
                 continue  # of one that has ended in this plan the next one finds an heir
             if taken >= room or ((taken >= enough or (taken and job.is_whole)) and taken + left > room):
                 break

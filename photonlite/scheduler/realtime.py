@@ -31,8 +31,11 @@ bulk, soon         nothing                            at its turn: launch_budget
 real-time          max_pause_s                        launch_budget_s                unlimited
 ```
 
-Near means that real-time requests are open or come again and again, soon that one is about to be ready, or that its
-image is being encoded beside the steps.
+Near means that real-time requests are open or come again and again, soon that one is about to be ready, or that some of
+its image's crops are encoded and others not, where the encoder has a stream of its own.
+
+Where real-time requests have a part of the card (`Limits.realtime_part`), bulk images and the prompts about them run in
+the other part while real-time requests are near, at any time: they hold up nothing here.
 """
 
 import math
@@ -162,25 +165,22 @@ class RealtimePolicy(FifoPolicy):
         self._was_idle = idle
         return batch
 
-    def plan_beside(self, now: float, *, room: bool) -> ScheduledBatch | None:
+    def plan_beside(self, now: float) -> ScheduledBatch | None:
         """Choose real-time images first, and bulk ones at their turn; these only for a short time if others are near.
 
-        What is launched cannot be recalled, and the next real-time image waits for it.
+        What is launched cannot be recalled, and the next real-time image waits for it; not where real-time requests
+        have a part of their own.
         """
-        for queue in () if room else self.queues:
-            self.images.begin(queue)
-        if not room or self.images.takes_turns:
-            return None
-        due = self._overtaking_encodings >= BULK_TURN
-        bulk_room = PauseBudget(self.limits.launch_budget_s if self.is_near(now) else math.inf)
+        due, reserved = self._overtaking_encodings >= BULK_TURN, self.images.reserved
+        short = self.is_near(now) and not reserved
+        bulk_room = PauseBudget(self.limits.launch_budget_s if short else math.inf)
 
         def urgent() -> ScheduledBatch | None:
-            return self.images.plan(self.urgent, PauseBudget())
+            return self.images.plan(self.urgent, PauseBudget(), beside=True)
 
         def bulk() -> ScheduledBatch | None:
-            if self.kept_idle_until is None or due:
-                return self.plan_prompts_beside(self.bulk) or self.images.plan(self.bulk, bulk_room)
-            self.images.begin(self.bulk)
+            if self.kept_idle_until is None or due or reserved:
+                return self.plan_prompts_beside(self.bulk) or self.images.plan(self.bulk, bulk_room, beside=True)
             return None
 
         batch = bulk() or urgent() if due else urgent() or bulk()
@@ -188,7 +188,10 @@ class RealtimePolicy(FifoPolicy):
             realtime = bool(batch.groups) and batch.groups[0].job.leader.realtime
             overtakes = realtime and self.bulk.wants_images
             self._overtaking_encodings = self._overtaking_encodings + 1 if overtakes else 0
-            self.arrivals.note_launch(realtime=realtime)
+            if batch.rows and all(map(self.runs_beside, self.ready(self.bulk))):
+                self._overtaking_launches = 0  # no other bulk prompt waits for a turn
+            if realtime or not reserved:
+                self.arrivals.note_launch(realtime=realtime)
         return batch
 
     def _plan_any(self, now: float, decoding: list[Sequence], *, urgent_decodes: bool) -> ScheduledBatch | None:
@@ -243,15 +246,21 @@ class RealtimePolicy(FifoPolicy):
         return super().mixes and not len(self.urgent) and not (running and running[0].realtime)
 
     def choose_parts(self, now: float) -> None:
-        """As of the other policy, but no parts while real-time requests are near: these wait for what was launched."""
+        """As of the other policy; while real-time requests are near, bulk images keep to their part or take turns.
+
+        They take turns, which are short, where real-time requests have no part and wait for what was launched.
+        """
         if self.is_near(now):
-            self.images.divided = False
+            self.images.reserve(reserved=self.limits.realtime_part)
         else:
             self.images.divide(self.bulk, self.run_cost.decode_s)
 
     def runs_beside(self, sequence: Sequence) -> bool:
-        """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream."""
-        return super().runs_beside(sequence) and not self._bulk_is_due
+        """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream.
+
+        It does where real-time requests have the other part of the card.
+        """
+        return super().runs_beside(sequence) and (self.images.reserved or not self._bulk_is_due)
 
     def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
         """Choose real-time sequences alone, or with the oldest bulk ones at their turn."""
@@ -271,7 +280,8 @@ class RealtimePolicy(FifoPolicy):
     def plan_decode(self, decoding: list[Sequence], prompts: Admitted = NO_PROMPTS) -> ScheduledBatch | None:
         able = [one for one in decoding if not one.preempting] if decoding and decoding[0].realtime else decoding
         both = bool(able) and able[0].realtime != able[-1].realtime
-        if turn := both and self._steps_without_bulk >= BULK_STEP:
+        turn = both and self._steps_without_bulk >= BULK_STEP
+        if turn and (self._steps_without_bulk - BULK_STEP) % 2 == 0:  # bulk ones may lack pages for many turns
             self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
         batch = super().plan_decode(decoding, prompts)
         if both:

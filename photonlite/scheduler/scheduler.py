@@ -107,11 +107,11 @@ class Scheduler:
         dropped = self.encoder.drop_idle(self._find_heir)
         admit = not ended or self._next_deadline > now
         self.policy.count_prompts()
-        if admit and self.limits.parts is not None:
-            self.policy.choose_parts(now)
-        self.policy.images.has_slot = encodes
+        beside = admit and self.limits.encodes_beside
+        if beside:
+            self.policy.begin_images(now)
         batch = self.policy.plan(now, admit=admit)
-        encoding = self.policy.plan_beside(now, room=encodes) if admit and self.limits.encodes_beside else None
+        encoding = self.policy.plan_beside(now) if beside and encodes else None
         for planned in (batch, encoding):
             if planned is not None:
                 self._book(planned, now)
@@ -170,7 +170,7 @@ class Scheduler:
         if step.kind == "encode" and any(failed):
             for group in step.plan.groups:
                 self.encoder.fail(group.job)
-        elif self.limits.encodes_beside and not step.plan.in_turn:
+        elif step.plan.beside:
             self._note_readable(step.plan)
         for row, lost in zip(step.rows, failed if step.rows else (), strict=True):
             if row.pending:
@@ -260,7 +260,7 @@ class Scheduler:
             if row.begins:
                 row.sequence.times.admitted = row.sequence.times.admitted or now
         # Else prompts could be launched before the features are there.
-        if not self.limits.encodes_beside or batch.in_turn:
+        if not batch.beside:
             self._note_readable(batch)
 
     def _note_readable(self, batch: ScheduledBatch) -> None:

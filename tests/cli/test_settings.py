@@ -65,6 +65,7 @@ def test_router_batching_and_encoding_have_flags_of_their_own() -> None:
     assert settings("--router", "static", "--engine", "router_budget=1.2").engine.router_budget == 1.2
     assert settings("--batching", "mixed", "--engine", "mixed_tokens=99").engine.batching == "mixed"
     assert settings("--encoding", "beside", "--encode-sms", "68").engine.encode_sms == 68
+    assert settings("--encoding", "beside", "--realtime-part").engine.realtime_part
     assert settings("--encoding", "beside", "--tuning", "h200.json").engine.tuning == "h200.json"
     with pytest.raises(SettingsError, match="--router is 'eager'"):
         settings("--router", "eager")
@@ -114,7 +115,7 @@ def test_every_setting_of_the_engine_has_an_assignment_and_a_variable() -> None:
         text = given(setting) if setting.kind is not bool else str(not setting.default)
         more = {"fused": "true", "batching": "mixed"}  # some others need them
         more.pop(name, None)
-        more |= {"encoding": "beside"} if name in ("encode_sms", "tuning") else {}
+        more |= {"encoding": "beside"} if name in ("encode_sms", "realtime_part", "tuning") else {}
         for made in (
             settings(
                 "--engine", f"{name}={text}", *(part for one in more.items() for part in ("--engine", "=".join(one)))

@@ -193,6 +193,7 @@ class Bench:
         swap_pages: int = 0,
         encodes_beside: bool = False,
         divides: bool = False,
+        realtime_part: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pages = PagePool(pages, PAGE)
@@ -208,6 +209,7 @@ class Bench:
             swap_pages=swap_pages,
             encodes_beside=encodes_beside,
             parts=PartTable({32: PartSpeeds(0.54, 0.67)}) if divides else None,
+            realtime_part=realtime_part,
         )
         self.scheduler = Scheduler(self.cache, limits)
         self.runner = FakeRunner(script)

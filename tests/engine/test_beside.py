@@ -79,7 +79,9 @@ def divided(length: int = 60, **options: Any) -> Bench:
 
 def launched(bench: Bench) -> list[tuple[str, bool, bool]]:
     """Kinds of steps, whether they run beside others or know that these do, and whether images have a part."""
-    return [(one.kind, one.plan.beside or one.beside, one.plan.in_part) for one in bench.runner.steps]
+    return [
+        (one.kind, bool(one.rows) and (one.plan.beside or one.beside), one.plan.in_part) for one in bench.runner.steps
+    ]
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["launched", "failing"])
@@ -94,7 +96,7 @@ def test_a_prompt_that_is_cancelled_between_the_launches_of_a_tick_keeps_its_pag
     launch = bench.runner.launch
 
     def launch_and_cancel(step: Step) -> None:
-        if step.plan.beside:
+        if step.rows and step.plan.beside:
             held.extend(cancelled.pages)
             if fails:
                 raise RuntimeError("it fails")
@@ -163,7 +165,7 @@ def test_images_have_a_part_where_that_pays_by_the_table_for_the_rows_that_decod
 
     (step,) = [one for one in bench.runner.steps if one.kind == "encode"]
     assert step.plan.in_part == (many_pay == (more == 2))
-    assert step.plan.in_turn != step.plan.in_part
+    assert step.plan.beside == step.plan.in_part
 
 
 def test_what_runs_in_a_part_is_counted_as_on_the_whole_card() -> None:
@@ -219,9 +221,7 @@ def test_images_are_encoded_in_turn_where_little_decodes() -> None:
     bench.ask(image=FakeImage("a"))
     for _ in range(3):
         bench.core.tick()
-    assert [(step.kind, step.plan.in_turn) for step in bench.runner.steps] == [
-        ("encode", True), ("decode", False), ("encode", True),
-    ]  # fmt: skip
+    assert kinds(bench) == ["encode", "decode", "encode"]
     collected = [number for call, number in bench.runner.calls if call == "collect"]
     assert collected[-2:] == [step.number for step in bench.runner.steps[:2]], "as every launch needs a place"
     bench.run()
@@ -411,6 +411,101 @@ def test_no_bulk_image_is_launched_in_the_moments_before_a_realtime_one() -> Non
     assert encoded(bench) == [["bulk 0"]]
 
 
+def reserved(monkeypatch: pytest.MonkeyPatch, *, idle_until: float | None = None) -> tuple[Bench, RealtimePolicy]:
+    """A divided bench that decodes, whose bulk images keep to their part: a real-time request is near."""
+    bench = divided(realtime_part=True)
+    policy = urgent(bench)
+    monkeypatch.setattr(policy, "is_near", lambda now: True)
+    monkeypatch.setattr(policy.arrivals, "idle_until", lambda *_, **__: idle_until)
+    return bench, policy
+
+
+def lanes(bench: Bench, kind: str) -> list[tuple[str, bool]]:
+    """Images of encode steps, or numbers of prompts, and whether they ran beside the other steps."""
+    steps = [step for step in bench.runner.steps if step.kind == kind]
+    images = [(group.job.key, step.plan.beside) for step in steps for group in step.plan.groups]
+    return images + [(str(row.sequence.number), step.plan.beside) for step in steps for row in step.rows]
+
+
+@pytest.mark.parametrize("idle_until", [None, 1e9], ids=["near", "about to come"])
+def test_realtime_images_take_turns_while_bulk_ones_are_encoded_in_their_part(
+    idle_until: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, _ = reserved(monkeypatch, idle_until=idle_until)
+    bench.scheduler.policy.crops.observe(3, 100.0)  # so parts would not pay
+    bench.ask(image=FakeImage("bulk"))
+    bench.ask(image=FakeImage("robot"), realtime=True)
+    bench.core.tick()
+    assert [step.plan.crops for step in bench.core.encodings.in_flight] == [3], "however long it takes"
+    bench.runner.encodes_last = False
+    bench.run()
+
+    assert set(lanes(bench, "encode")) == {("robot", False), ("bulk", True)}
+    assert sorted(lanes(bench, "prefill")) == [("1", True), ("2", False)]
+    assert bench.everything_is_free()
+
+
+def test_a_bulk_prompt_keeps_to_its_part_where_nothing_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, _ = reserved(monkeypatch)
+    bench.core.cancel(bench.sequences[0])
+    bench.run()
+    bench.runner.encodes_last = False
+    bench.ask(image=FakeImage("a"))
+    bench.run()
+
+    assert lanes(bench, "prefill") == [("1", True)]
+    assert bench.everything_is_free()
+
+
+def test_a_bulk_prompt_keeps_to_its_part_though_it_is_bulks_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, policy = reserved(monkeypatch)
+    bench.runner.encodes_last = False
+    bench.ask(image=FakeImage("late", cut=False), realtime=True)
+    bench.ask(image=FakeImage("a"))
+    for _ in range(4):
+        policy._overtaking_launches = BULK_TURN
+        bench.core.tick()
+
+    assert lanes(bench, "prefill") == [("2", True)]
+
+
+@pytest.mark.parametrize("more", ["nothing", "a text"])
+def test_bulk_prompts_in_their_part_take_no_turn_of_others(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, policy = reserved(monkeypatch, idle_until=1e9)  # so that a text waits
+    bench.runner.encodes_last = False
+    bench.ask(image=FakeImage("a"))
+    if more == "a text":
+        bench.ask()
+    bench.core.tick()
+    policy._overtaking_launches = BULK_TURN - 1
+    bench.core.tick()
+    assert lanes(bench, "prefill") == [("1", True)]
+
+    assert policy._overtaking_launches == (BULK_TURN - 1 if more == "a text" else 0)
+
+
+def test_an_image_is_encoded_to_its_end_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, policy = reserved(monkeypatch)
+    bench.runner.encodes_last = False
+    policy.crops.observe(3, 100.0)
+    near = False
+    monkeypatch.setattr(policy, "is_near", lambda now: near)
+    bench.ask(image=FakeImage("a"))
+    bench.core.tick()
+    assert lanes(bench, "encode") == [("a", False)]
+    near = True
+    bench.ask(image=FakeImage("b"))
+    bench.run()
+
+    assert set(lanes(bench, "encode")) == {("a", False), ("b", True)}
+    assert lanes(bench, "encode").count(("a", False)) > 1
+    assert lanes(bench, "prefill") == [("2", True), ("1", False)] or lanes(bench, "prefill") == [
+        ("1", False),
+        ("2", True),
+    ]
+    assert bench.everything_is_free()
+
+
 def answers(model: photonlite.VisionModel, images: list[Any]) -> list[Any]:
     """Ask about images at the same time, and about each again."""
     asked = [(image, number) for number in range(3) for image in images]
@@ -475,6 +570,72 @@ def test_parts_of_a_card_answer_the_same(dtype: str, monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(boxes[1], boxes[0], rtol=0, atol=0.02)
     if dtype == "float32":  # in half precision batches of other sizes round differently
         assert texts[1] == texts[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="parts are those of a card")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_part_for_realtime_requests_answers_the_same(dtype: str) -> None:
+    pytest.importorskip("cuda.bindings")
+    images = [make_image(number, (300, 200)) for number in range(24)]
+    reserved: Any = {"encoding": "beside", "encode_sms": 36, "realtime_part": True}
+    boxes, texts, spans = [], [], []
+    for settings in ({}, reserved):
+        engine: Any = {"kv_cache_bytes": 1 << 30, "max_output_tokens": 64, "graph_sizes": (1, 4, 16, 64), **settings}
+        with photonlite.load(device="cuda", dtype=dtype, engine=engine) as model:
+            model.detect(DESK, "banana", realtime=True)  # from now on one is near
+            with model.trace() as trace:
+                bulk = [on_thread(partial(model.query, image, "What is it?")) for image in images]
+                found = []
+                for number in range(200):
+                    if found and all(one.done() for one in bulk):
+                        break
+                    model.detect(make_image(1000 + number, (300, 200)), "banana", realtime=True)
+                    found.append(torch.as_tensor(model.detect(DESK, "banana", realtime=True).boxes))
+                texts.append([one.result(GUARD)["answer"] for one in bulk])
+            boxes.append(found)
+            spans = [(span.track, span.name) for span in trace.spans]
+
+    assert spans.count(("encode", "encode")) > 0
+    assert spans.count(("encode", "prefill")) > 0
+    assert spans.count(("compute", "encode")) > 0, "real-time images take turns"
+    for found in (*boxes[0], *boxes[1]):
+        torch.testing.assert_close(found, boxes[0][0], rtol=0, atol=0.02)
+    if dtype == "float32":
+        assert texts[1] == texts[0]
+
+
+def ask_beside_bulk(model: photonlite.VisionModel, image: Any, images: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Ask about one image again and again, in real time, while bulk requests about others are answered."""
+    bulk = [on_thread(partial(model.query, one, "What is it, " + "and why " * 3)) for one in images]
+    found = []
+    while not found or not all(one.done() for one in bulk):
+        found.append(model.query(image, "Is it there?", realtime=True)["answer"])
+    return found, [one.result(GUARD)["answer"] for one in bulk]
+
+
+@pytest.mark.parametrize("family", ["3", pytest.param(None, marks=pytest.mark.long)])
+def test_answers_are_the_same_where_realtime_requests_have_a_part(family: str | None, tmp_path: Path) -> None:
+    folder = None if family is None else qwen.save(qwen.reference_model(family), tmp_path, family)
+    settings: Any = {"encode_sms": 68, "realtime_part": True}
+    images: list[Any] = [make_image(number, (140 + 28 * number, 210)) for number in range(5)]
+    images += [DESK] if family is None else []
+    engine: Any = {"cpu_threads": 1, "max_output_tokens": 24, "prefix_caching": False}
+    engine["max_input_tokens"] = 700 if family is None else 276
+    with photonlite.load(folder, device="cpu", engine=engine) as model:
+        urgent, bulk = ask_beside_bulk(model, images[0], images[1:])
+    with photonlite.load(folder, device="cpu", engine=engine | {"encoding": "beside"} | settings) as model:
+        model.query(images[0], "Is it there?", realtime=True)  # from now on one is near
+        with model.trace() as trace:
+            found, answered = ask_beside_bulk(model, images[0], images[1:])
+
+    assert (set(found), answered) == (set(urgent), bulk)
+    assert len(set(bulk)) > 1
+    spans = [(span.track, span.name) for span in trace.spans]
+    assert spans.count(("encode", "prefill")) > 0
+    assert spans.count(("encode", "encode")) > 0
+    assert spans.count(("compute", "encode")) >= len(found), "real-time images take turns"
 
 
 @pytest.mark.parametrize("family", ["2.5", "3"])

@@ -93,6 +93,20 @@ def test_a_card_is_divided_where_that_is_asked_for(monkeypatch: pytest.MonkeyPat
         divided(132)
 
 
+@pytest.mark.parametrize("sms", [None, 8])
+def test_a_part_for_realtime_requests_is_one_of_a_divided_card(
+    sms: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(encoding="beside", encode_sms=sms, realtime_part=True, max_batch=3)
+    with caplog.at_level("WARNING", "photonlite"):
+        built = build.build(double().model, torch.device("cpu"), torch.float64, config)
+    built.core.runner.close()
+
+    assert built.core.scheduler.limits.realtime_part == (sms is not None)
+    refused = ["Real-time requests have no part of the card: it is not divided"]
+    assert caplog.messages == ([] if sms else refused)
+
+
 def test_what_is_not_fused_on_a_card_is_logged_and_part_of_the_metrics(caplog: pytest.LogCaptureFixture) -> None:
     class Old:
         def plain_parts(self) -> dict[str, str]:

@@ -21,14 +21,14 @@ class Encoder:
     vocab_size = 40
 
     def __init__(self) -> None:
-        self.uploaded: dict[int, list[int]] = {}
+        self.uploaded: dict[tuple[bool, int], list[int]] = {}
         self.features: dict[int, int] = {}
 
     def upload_crops(self, slot: EncoderSlot, groups: ListLike[CropGroup]) -> None:
-        self.uploaded[slot.index] = [group.job.number for group in groups]
+        self.uploaded[slot.beside, slot.index] = [group.job.number for group in groups]
 
     def encode(self, slot: EncoderSlot, groups: ListLike[CropGroup]) -> None:
-        for group, crops in zip(groups, self.uploaded[slot.index], strict=True):
+        for group, crops in zip(groups, self.uploaded[slot.beside, slot.index], strict=True):
             self.features[group.job.number] = crops
 
     def forget(self, job: EncodeJob) -> None:
@@ -42,12 +42,14 @@ class Rig:
         self.device = SimulatedDevice(0, encodes_beside=True)
         self.device._eagerness = 0.0
         self.runner = Encoder()
-        self.executor = StepExecutor(self.device, self.runner, 1, tracer, encodes_beside=True)  # type: ignore[arg-type]
+        self.executor = StepExecutor(self.device, self.runner, 2, tracer, encodes_beside=True)  # type: ignore[arg-type]
 
-    def launch(self, number: int, *, in_turn: bool = False) -> tuple[Step, EncodeJob]:
+    def launch(self, number: int, *, beside: bool = True) -> tuple[Step, EncodeJob]:
         leader: Any = None
-        job = EncodeJob(number, str(number), ImageCrops(np.zeros((1, 2, 2, 3), np.uint8), (1, 1)), leader)
-        step = Step(number, ScheduledBatch("encode", groups=(CropGroup(job, 0, 1),), in_turn=in_turn), number % 2)
+        job = EncodeJob(
+            number, str(number), ImageCrops(np.zeros((1, 2, 2, 3), np.uint8), (1, 1)), leader, beside=beside
+        )
+        step = Step(number, ScheduledBatch("encode", groups=(CropGroup(job, 0, 1),), beside=beside), number % 2)
         self.executor.launch(step)
         return step, job
 
@@ -71,19 +73,32 @@ def test_an_image_is_encoded_while_the_compute_stream_is_busy() -> None:
     assert not done
 
 
-def test_an_image_in_turn_waits_for_earlier_steps_and_later_ones_for_it() -> None:
+def test_an_image_in_turn_runs_among_the_other_steps_and_waits_for_no_image_beside_them() -> None:
     rig = Rig()
     done: list[str] = []
-    rig.device.compute.run(lambda: done.append("before"))
-    rig.launch(0, in_turn=True)
+    rig.launch(1)
+    rig.device.compute.run(lambda: done.append(f"before {rig.runner.features}"))
+    step, _ = rig.launch(3, beside=False)
     rig.device.compute.run(lambda: done.append(f"behind {rig.runner.features}"))
-    rig.run(rig.device.upload, rig.device.encode)
-    assert not rig.runner.features
-    rig.run(rig.device.compute)
-    assert done == ["before"]
+    rig.run(rig.device.upload, rig.device.compute)
+    assert done == ["before {}", "behind {3: 3}"]
+    assert rig.executor.collect(step) == []
     rig.device.drain()
 
-    assert done == ["before", "behind {0: 0}"]
+    assert rig.runner.features == {3: 3, 1: 1}, "each has buffers of its own"
+
+
+def test_an_image_in_turn_is_forgotten_behind_the_prompts_that_read_it_while_another_one_is_encoded() -> None:
+    rig = Rig()
+    seen: list[dict[int, int]] = []
+    _, job = rig.launch(2, beside=False)
+    rig.launch(1)
+    rig.device.compute.run(lambda: seen.append(dict(rig.runner.features)))
+    rig.executor.forget(job)
+    rig.run(rig.device.upload, rig.device.compute)
+
+    assert seen == [{2: 2}]
+    assert not rig.runner.features
 
 
 def test_two_encode_steps_in_flight_have_buffers_of_their_own() -> None:

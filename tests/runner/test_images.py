@@ -74,7 +74,7 @@ def launches(waiting: list[Asked], rooms: list[int]) -> list[list[tuple[Asked, C
 @settings(max_examples=25)
 def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts: list[bool], rooms: list[int]) -> None:
     waiting = [asked(number, SIZES[number], cut) for number, cut in enumerate(cuts)]
-    images, slots = ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True), [buffers(), buffers()]
+    images, slots = ImageEncoder(NO_ENCODER, SPEC), [buffers(), buffers()]
 
     for number, launch in enumerate(launches(waiting, rooms)):
         slot, groups = slots[number % 2], [group for _, group in launch]
@@ -89,7 +89,7 @@ def test_launches_see_the_crops_of_their_groups_however_they_are_shared_out(cuts
 
 
 def test_an_image_is_copied_by_its_first_launch_alone() -> None:
-    one, slot, images = asked(0, SIZES[0], False), buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
+    one, slot, images = asked(0, SIZES[0], False), buffers(), ImageEncoder(NO_ENCODER, SPEC)
     groups = [CropGroup(one.job, 0, 2)]
     images.upload(slot, groups)
     assert isinstance(one.job.crops, UncutImage)
@@ -105,7 +105,7 @@ def test_an_image_is_copied_by_its_first_launch_alone() -> None:
 
 def test_an_image_whose_first_launch_failed_disturbs_no_other() -> None:
     lost, sound = asked(0, SIZES[0], False), asked(2, SIZES[2], False)
-    slot, images = buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
+    slot, images = buffers(), ImageEncoder(NO_ENCODER, SPEC)
     groups = [CropGroup(lost.job, 2, 2), CropGroup(sound.job, 0, 1)]
 
     images.upload(slot, groups)
@@ -114,7 +114,7 @@ def test_an_image_whose_first_launch_failed_disturbs_no_other() -> None:
 
 
 def test_a_forgotten_image_leaves_nothing_behind() -> None:
-    one, slot, images = asked(0, SIZES[0], False), buffers(), ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True)
+    one, slot, images = asked(0, SIZES[0], False), buffers(), ImageEncoder(NO_ENCODER, SPEC)
     groups = [CropGroup(one.job, 0, 2)]
     images.upload(slot, groups)
     images.cut(slot, groups)
@@ -129,7 +129,7 @@ def test_rehearsing_needs_no_image() -> None:
     slot = buffers()
     slot.crops.fill_(7)
 
-    ImageEncoder(NO_ENCODER, SPEC, CPU, cuts=True).rehearse(slot)
+    ImageEncoder(NO_ENCODER, SPEC).rehearse(slot)
 
     assert (slot.crops[0] == 0).all()
     assert (slot.crops[1:] == 7).all()
@@ -140,7 +140,7 @@ def test_rehearsing_needs_no_image() -> None:
 def test_launches_on_a_card_see_the_crops_of_their_groups() -> None:
     card = torch.device("cuda", 0)
     waiting = [asked(number, size, random.Random(number).random() < 0.3) for number, size in enumerate(SIZES)]
-    images = ImageEncoder(NO_ENCODER, SPEC, card, cuts=True)
+    images = ImageEncoder(NO_ENCODER, SPEC)
     slot = CropBuffers(CROPS, card, image_bytes=1 << 18)
     images.rehearse(slot)
 

@@ -458,9 +458,29 @@ def test_the_last_position_of_a_prompt_in_the_encoders_part_is_decoded(packed: b
     assert_same(rig, [*told, other])
 
 
+def test_images_in_turn_and_those_beside_the_steps_have_buffers_of_their_own() -> None:
+    rig = Rig(tiny_config(), torch.float64, divided=True)
+    runner, executor = rig.model_runner, rig.runner
+    crops = [make_image(tiny_config(), (1, 1), seed) for seed in (1, 2)]
+    groups = [[CropGroup(rig.job(one), 0, 1)] for one in crops]
+    slots = executor._slots[0], executor._encoder_slots[0]
+    with torch.inference_mode():
+        for slot, group in zip(slots, groups, strict=True):
+            runner.upload_crops(slot, group)
+        for slot, group in zip(slots, groups, strict=True):
+            runner.encode(slot, group)
+        found = [runner._images.embeddings(group[0].job.number) for group in groups]
+        wanted = [rig.plain.encode(one.pixels, one.tiling) for one in crops]
+
+    for one, other in zip(found, wanted, strict=True):
+        assert one is not None
+        torch.testing.assert_close(one[0], other.view_as(one[0]), rtol=1e-9, atol=1e-9)
+
+
 @both
-def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page(packed: bool) -> None:
-    rig = Rig(tiny_config(), torch.float32, packed=packed)
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_rehearsal_runs_the_largest_launches_on_the_scratch_page(packed: bool, divided: bool) -> None:
+    rig = Rig(tiny_config(), torch.float32, packed=packed, divided=divided)
 
     for positions in (10, 200):
         rig.model_runner.rehearse(positions, images=2)

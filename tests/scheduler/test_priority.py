@@ -205,6 +205,25 @@ def test_decode_steps_leave_a_bulk_sequence_out_only_so_often_in_a_row() -> None
     assert len(bench.sequences[0].tokens) > first + 3
 
 
+def test_runs_of_realtime_requests_go_at_every_other_turn_that_bulk_lacks_pages_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = decoding(Bench(ends_at(50)))
+    policy = policy_of(bench)
+    bench.ask(realtime=True)
+    for _ in range(2):
+        bench.core.tick()
+    decoded_first: list[bool] = []
+    running = policy.running
+    monkeypatch.setattr(running, "plan_decode", lambda *_: decoded_first.append(running.ran_last))
+    policy._steps_without_bulk = BULK_STEP - 1
+    for _ in range(5):
+        running.ran_last = False
+        policy.plan_decode(running.decoding())
+
+    assert decoded_first == [False, True, False, True, False]
+
+
 def test_bulk_is_pre_empted_before_a_younger_realtime_sequence() -> None:
     bench = Bench(ends_at(27), pages=11, prefix_caching=False)
     bench.ask(budget=30)

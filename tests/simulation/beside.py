@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from photonlite.batch import EncodeJob, Step
+from photonlite.batch import BatchItem, CropGroup, EncodeJob, Step
+from photonlite.request import IMAGE
 from photonlite.sequence import Sequence
 from tests.simulation.body import Violation
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 _OPEN = 2
 """Encode steps in flight beside the others."""
+
+_PATIENCE = 3
+"""Ticks in a row that may plan none though there is room: those in which a deadline passes plan nothing new."""
 
 
 class Beside:
@@ -27,7 +31,12 @@ class Beside:
     def __init__(self, simulation: "Simulation") -> None:
         self._simulation = simulation
         self.lent: list[Step | None] = [None] * _OPEN
-        self._encoded: Counter[int] = Counter()  # crops of each job whose encode steps have come back well
+        self._encoded: Counter[int] = Counter()  # crops of each job that later steps of its stream may read
+        self._returned: Counter[int] = Counter()  # of these, crops whose encode steps have come back well
+        self._lanes: dict[int, bool] = {}  # whether jobs are encoded beside the others
+        self._starved = 0  # ticks in which bulk images could have been encoded in their part, and were not
+        self._waiting: list[EncodeJob] = []  # bulk images with crops left for their part, before a tick
+        self._newest = self._before = -1  # of encode steps beside the others: now, and before a tick
 
     @property
     def open(self) -> list[Step]:
@@ -35,7 +44,14 @@ class Beside:
 
     def is_beside(self, step: Step) -> bool:
         """Whether a step has a place of its own beside the others."""
-        return (step.kind == "encode" or step.plan.beside) and self._simulation.scenario.encodes_beside
+        return step.plan.beside
+
+    def goes_beside(self, job: EncodeJob) -> bool:
+        """Whether the next crops of an image are encoded beside the other steps."""
+        scenario = self._simulation.scenario
+        if job.number in self._lanes or not scenario.divides:
+            return self._lanes.get(job.number, scenario.encodes_beside)
+        return not job.leader.realtime and self._simulation.scheduler.policy.images.divided
 
     def encodes(self, sequence: Sequence) -> bool:
         """Whether a step in flight encodes an image for a sequence."""
@@ -47,22 +63,88 @@ class Beside:
         if self.is_beside(step):
             seen["two encode steps beside others"] += len(self.open) == _OPEN
             seen["images encoded in a part"] += step.plan.in_part
-            seen["images encoded in turns"] += step.plan.in_turn
-            for group in step.plan.groups if step.plan.in_turn else ():
-                self._encoded[group.job.number] += group.count  # other steps wait for it
+            self._newest = step.number
         else:
             seen["launches beside an encode step"] += bool(self.open)
             seen["launches beside a part"] += step.beside
+            seen["images encoded in turns"] += step.kind == "encode" and self._simulation.scenario.encodes_beside
+            for group in step.plan.groups:
+                self._encoded[group.job.number] += group.count  # later steps of the compute stream run behind it
+        for group in step.plan.groups:
+            self._check_lane(step, group)
+        for row in step.rows:
+            self._check_readable(step, row)
+        if self._simulation.scenario.realtime_part and self._simulation.core.open_realtime:
+            self._check_reserved(step)
         if any(row.sequence.beside for row in step.rows) and not step.plan.beside:
             raise Violation(f"step {step.number} carries a prompt that is computed beside it")
-        for job in {job for row in step.rows for job in row.jobs} if self._simulation.scenario.encodes_beside else ():
-            if self._encoded[job.number] != job.total:
+
+    def _check_lane(self, step: Step, group: CropGroup) -> None:
+        """Check that an image is encoded to its end where it began, and that real-time ones begin on all of a card."""
+        beside = self.is_beside(step)
+        if self._lanes.setdefault(group.job.number, beside) != beside:
+            raise Violation(f"step {step.number} encodes crops of image {group.job.number} on another stream")
+        if beside and self._simulation.scenario.divides and group.first == 0 and group.job.leader.realtime:
+            raise Violation(f"real-time image {group.job.number} is encoded in the part of bulk ones")
+
+    def _check_readable(self, step: Step, row: BatchItem) -> None:
+        """Check that features are there, by the order of a stream or because the host has seen the end."""
+        beside = self.is_beside(step)
+        for job in row.jobs:
+            ordered = self._lanes[job.number] == beside
+            if (self._encoded if ordered else self._returned)[job.number] != job.total:
                 raise Violation(f"step {step.number} reads image {job.number}, of which crops may still be encoded")
+
+    def _check_reserved(self, step: Step) -> None:
+        """Check that bulk images and prompts about them stay in their part while real-time requests are open."""
+        beside, seen = self.is_beside(step), self._simulation.seen
+        bulk = [group for group in step.plan.groups if not group.job.leader.realtime]
+        seen["bulk images in their part"] += beside and bool(bulk)
+        seen["bulk images finished where they began"] += not beside and bool(bulk)
+        if not beside and any(group.first == 0 for group in bulk):
+            raise Violation(f"bulk images take a turn in step {step.number}, beside real-time requests")
+        rows = [row for row in step.rows if row.begins and not row.sequence.realtime and row.jobs]
+        seen["bulk prompts in their part"] += beside and bool(rows)
+        seen["real-time images beside the part"] += not beside and len(step.plan.groups) > len(bulk) and bool(self.open)
+        for row in () if beside else rows:
+            if self._fits_part(row):
+                raise Violation(f"the prompt of {row.sequence.number} takes a turn, beside real-time requests")
+
+    def _fits_part(self, row: BatchItem) -> bool:
+        """Whether a prompt could run behind its images in the encoder's part."""
+        sequence = row.sequence
+        if sequence.adapter_key or any(job.is_stored or not self._lanes[job.number] for job in row.jobs):
+            return False
+        tokens = (*sequence.prompt, *sequence.tokens)
+        ends = max([sequence.block, *(span.end for span in sequence.images)])
+        return bool(tokens) and tokens[-1] is not IMAGE and not tokens[-1].values and ends < sequence.num_tokens
+
+    def planning(self) -> None:
+        """Note which images wait for the part that they are kept to, before a tick."""
+        simulation = self._simulation
+        reserved = simulation.scenario.realtime_part and simulation.core.open_realtime > 0
+        jobs = simulation.scheduler.encoder.jobs.values() if reserved else ()
+        bulk = (job for job in jobs if job.launched < job.total and not job.leader.realtime)
+        self._waiting = [job for job in bulk if self._lanes.get(job.number, True)]
+        self._before = self._newest
+
+    def check(self) -> None:
+        """Check after a tick that images do not wait for ever while there is room for them in their part."""
+        lacks = self._simulation.priority.lacks
+        waits = any(job.launched < job.total and not job.failed and not lacks(job.leader) for job in self._waiting)
+        if len(self.open) == _OPEN or self._newest != self._before or not waits:
+            self._starved = 0
+            return
+        self._starved += 1
+        if self._starved > _PATIENCE:
+            raise Violation(f"bulk images wait for their part for {self._starved} ticks, and it has room")
 
     def collected(self, step: Step) -> None:
         """Note an encode step that has come back well."""
-        for group in () if step.plan.in_turn else step.plan.groups:
-            self._encoded[group.job.number] += group.count
+        for group in step.plan.groups:
+            self._returned[group.job.number] += group.count
+            if self.is_beside(step):
+                self._encoded[group.job.number] += group.count
 
     def forgetting(self, job: EncodeJob) -> None:
         """Note an image that is dropped while it is encoded."""

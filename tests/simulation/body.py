@@ -328,7 +328,7 @@ class SymbolicBody:
         self.closed = True
 
     def _twin(self, slot: EncoderSlot) -> Twin:
-        return self._twins[isinstance(slot, Slot) and slot.beside][slot.index]
+        return self._twins[slot.beside][slot.index]
 
     def _adapter(self, slot: int) -> int:
         """Return what is in a slot now; 0 for no adapter."""

@@ -90,6 +90,7 @@ def check(simulation: "Simulation") -> None:
             raise Violation(f"sequence {sequence.number} goes on, though its step has failed")
     simulation.doomed.clear()
     simulation.priority.check()
+    simulation.beside.check()
     if simulation.ticks % _THOROUGH == 0:
         check_pages(simulation)
         _check_candidates(simulation)

@@ -38,6 +38,8 @@ class Priority:
         self._planned_at = 0.0
         self._bulk_waited = False  # when this tick was planned, and has not been launched since
         self._waited: set[tuple[Sequence, bool]] = set()  # sequences left out, and whether for a launch of runs
+        self._bulk_ran = False  # before this tick was planned
+        self._was_stuck = False  # some of them in the last launch
         self._left_out: dict[Sequence, int] = {}
         self._gave: set[Sequence] = set()
         self._slotless: set[Sequence] = set()  # asked for their adapters' slots, and have none
@@ -51,6 +53,7 @@ class Priority:
         waits = any(not one.realtime for one in scheduler.waiting)
         self._bulk_waited = waits and scheduler.running.has_place
         self._planned_at = self._simulation.now
+        self._bulk_ran = any(not one.realtime for one in scheduler.running)
 
     def launching(self, step: Step) -> None:
         """Check a launch that has been planned and not yet done."""
@@ -68,7 +71,7 @@ class Priority:
         if len(classes) != 1:
             raise Violation(f"step {step.number} is for real-time requests and for bulk ones")
         realtime = classes.pop()
-        if self._simulation.beside.is_beside(step) and not step.plan.in_turn:
+        if self._simulation.beside.is_beside(step):
             self._encode_beside(step, realtime=realtime)
             return
         if realtime and self._overtaken - self._went_on >= _TURN:
@@ -84,8 +87,10 @@ class Priority:
         seen["launches that overtook bulk work"] += realtime and waits
 
     def _encode_beside(self, step: Step, *, realtime: bool) -> None:
-        jobs = [job for job in self._simulation.scheduler.encoder.jobs.values() if job.launched < job.total]
-        left_out = [job for job in jobs if job.leader.realtime != realtime and not self._lacks(job.leader)]
+        goes_beside = self._simulation.beside.goes_beside
+        jobs = [one for one in self._simulation.scheduler.encoder.jobs.values() if one.launched < one.total]
+        jobs = [job for job in jobs if goes_beside(job)]
+        left_out = [job for job in jobs if job.leader.realtime != realtime and not self.lacks(job.leader)]
         due = self._overtaken_images >= _TURN
         if left_out and realtime == due:
             raise Violation(f"step {step.number} encodes before image {left_out[0].key}, by {self._overtaken_images}")
@@ -94,6 +99,10 @@ class Priority:
         self._overtaken_images = self._overtaken_images + 1 if realtime and waits else 0
         if not realtime:
             self._kept_idle = 0
+        runs_beside = self._simulation.scheduler.policy.runs_beside
+        waiting = scheduler_waiting(self._simulation, realtime=False) if step.rows else ()
+        if step.rows and all(runs_beside(one) for one in waiting if self._could_run(one, step)):
+            self._went_on = self._overtaken  # no other bulk prompt waited for a turn
 
     def check(self) -> None:
         """Check the running sequences between two ticks."""
@@ -151,16 +160,17 @@ class Priority:
         for sequence in scheduler_waiting(self._simulation, realtime=True):
             if step.rows and self._could_run(sequence, step):
                 raise Violation(f"bulk step {step.number} overtakes real-time sequence {sequence.number}")
+        goes_beside = self._simulation.beside.goes_beside
         for job in self._simulation.scheduler.encoder.jobs.values():
-            led = job.leader.realtime and not self._lacks(job.leader)
+            led = job.leader.realtime and not self.lacks(job.leader) and not goes_beside(job)
             if step.kind == "encode" and led and job.launched < job.total:
                 raise Violation(f"bulk crops overtake those of real-time image {job.key}")
 
     def _check_no_bulk(self, step: Step) -> None:
         """Check that bulk work had a reason to miss its turn."""
         simulation, scheduler = self._simulation, self._simulation.scheduler
-        for job in () if simulation.scenario.encodes_beside else scheduler.encoder.jobs.values():
-            led = not job.leader.realtime and not self._lacks(job.leader)
+        for job in scheduler.encoder.jobs.values():
+            led = not job.leader.realtime and not self.lacks(job.leader) and not simulation.beside.goes_beside(job)
             if led and job.launched < job.total:
                 raise Violation(f"bulk image {job.key} starves: {self._overtaken} launches have overtaken it")
         if any(one.times.preemptions for one in scheduler.waiting) or any(scheduler.running.swap):
@@ -175,7 +185,9 @@ class Priority:
         if scheduler.policy.mixes:  # rows that decode beside a prompt get their pages first
             ends = [(one, max(one.num_tokens, one.num_computed_tokens + 1)) for one in scheduler.running]
             free -= sum(max(0, simulation.pages.pages_for(end) - len(one.pages)) for one, end in ends)
-        ready = [one for one in scheduler_waiting(simulation, realtime=False) if self._could_run(one, step)]
+        runs_beside = scheduler.policy.runs_beside  # which takes no turn
+        waiting = scheduler_waiting(simulation, realtime=False)
+        ready = [one for one in waiting if self._could_run(one, step) and not runs_beside(one)]
         for sequence in ready[:1]:  # none behind it may take the pages that it lacks
             if simulation.cache.pages_needed(sequence) <= free:
                 raise Violation(f"bulk sequence {sequence.number} starves: {self._overtaken} launches went first")
@@ -209,17 +221,20 @@ class Priority:
         self._waited = {(one, other) for one in out if one.is_behind == other and one.realtime in classes}
         at_bulk_turn = len(classes) > 1  # for which real-time sequences wait once more
         full = len(step.rows) == self._simulation.scenario.max_batch
-        if not full and not at_bulk_turn and (stuck := waited & self._waited):
+        stuck = waited & self._waited if not full and not at_bulk_turn else set()
+        before, self._was_stuck = self._was_stuck, bool(stuck)
+        # Bulk ones may lack pages at their turn, of which the next launch then is none.
+        if stuck and (before or not self._bulk_ran):
             raise Violation(f"{[one.number for one, _ in stuck]} wait for another launch than {step.kind} steps")
 
-    def _lacks(self, sequence: Sequence) -> bool:
+    def lacks(self, sequence: Sequence) -> bool:
         """Whether a sequence has ended, or waits for its adapter."""
         return sequence.finalized or self._simulation.scheduler.adapters.is_blocked(sequence)
 
     def _could_run(self, sequence: Sequence, step: Step) -> bool:
         """Whether a waiting sequence lacked nothing but a row and pages when a step was planned."""
         scheduler = self._simulation.scheduler
-        if sequence.answered or self._lacks(sequence):
+        if sequence.answered or self.lacks(sequence):
             return False
         if not sequence.images:
             return True

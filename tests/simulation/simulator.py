@@ -451,6 +451,7 @@ class Simulation:
         if self._trace is not None:
             self._say(f"tick {standing(self.scheduler)}")
         self.priority.planning()
+        self.beside.planning()
         busy = self.core.tick()
         self.ticks += 1
         self.now += 1

@@ -118,6 +118,11 @@ class Scenario:
         """Whether the encoder may have a part of the device, and prompts about its images too."""
         return self.encodes_beside and self.pages % 2 == 0  # without a draw, which would change all later ones
 
+    @property
+    def realtime_part(self) -> bool:
+        """Whether bulk images keep to the encoder's part while real-time requests are near."""
+        return self.divides and self.max_crops != 2  # as above
+
     def limits(self) -> Limits:
         """Return the scheduler's limits."""
         return Limits(
@@ -140,6 +145,7 @@ class Scenario:
             mixed_tokens=self.mixed_tokens,
             encodes_beside=self.encodes_beside,
             parts=PartTable({8: PartSpeeds(0.9, 0.9)}) if self.divides else None,
+            realtime_part=self.realtime_part,
             staged_pages=self.staged_pages,
         )
 

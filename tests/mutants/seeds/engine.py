@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "images that are encoded in turn take no place of the pipeline",
         "engine/core.py",
-        "if step.plan.in_turn]",
-        "if False]",
+        "return self.encodings if batch.beside else",
+        "return self.encodings if batch.beside or batch.kind == 'encode' else",
         "tests/engine/test_beside.py",
     ),
     Mutant(
