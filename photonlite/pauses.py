@@ -36,18 +36,18 @@ def short_collections() -> Iterator[None]:
             gc.unfreeze()
 
 
-_TURN_S = 5e-4
+_TURN_S = 5e-5
 _turns = threading.Lock()
 _before: list[float] = []  # intervals before each open block of `short_turns`
 
 
 @contextlib.contextmanager
 def short_turns() -> Iterator[None]:
-    """Let Python's threads take turns of half a millisecond, in place of five, while any block of any thread is open.
+    """Let Python's threads take turns of 0.05 ms, in place of five, while any block of any thread is open.
 
-    Only one thread runs Python at a time. An engine's gives way whenever it waits for the device, and comes back once
-    the running one gives way or its turn ends: beside busy threads that took several steps (`python -m bench.host`).
-    A shorter interval that is set already stays.
+    Only one thread runs Python at a time. An engine's gives way whenever it waits for the device or calls PyTorch, some
+    ten times in a step, and comes back once the running one gives way or its turn ends: beside busy threads that took
+    several steps (`python -m bench.host`). A shorter interval that is set already stays.
     """
     with _turns:
         _before.append(sys.getswitchinterval())

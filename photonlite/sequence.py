@@ -115,6 +115,7 @@ class Sequence:
     reserved: int = 0  # pages that it may come to need, where the router keeps count of them
     num_computed_tokens: int = 0  # positions that launched steps have given keys and values
     num_committed_tokens: int = 0  # the same of committed steps; 0 until the whole prompt is
+    filled: int = 0  # the same of launches that have run, up to one that failed; see `note_filled`
     cut: bool = False  # its last launch left known positions to later ones
     beside: bool = False  # its prompt is computed on the encoder's stream: it decodes once that step has committed
     tokens: list[Token] = field(default_factory=list)  # committed
@@ -219,6 +220,16 @@ class Sequence:
         """Return prompt and committed tokens from position `start` on, which lies behind BOS and a leading image."""
         offset = start - self.prefix_len
         return (*self.prompt[offset:], *self.tokens[max(0, offset - len(self.prompt)) :])
+
+    def note_filled(self, start: int, end: int) -> bool:
+        """Note that a launch has given positions keys and values; returns whether all before them have theirs.
+
+        For the device's stream: a launch that is queued behind one that failed runs all the same, behind a hole.
+        """
+        if self.filled != start:
+            return False
+        self.filled = end
+        return True
 
     def accept(self, token: Token, now: float) -> bool:
         """Append a token that was committed now, and hand it out; returns whether it was the last one.

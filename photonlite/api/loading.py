@@ -43,8 +43,8 @@ def load(
 ) -> VisionModel:
     """Load a model.
 
-    Until it is closed, threads of this process take turns of half a millisecond (`sys.setswitchinterval`): the engine
-    is one of them, and would wait for busy ones.
+    Until it is closed, threads of this process take turns of 0.05 ms (`sys.setswitchinterval`): the engine is one of
+    them, and would wait for busy ones.
 
     Args:
         model: A folder, a .safetensors file, a Hub id "owner/name", or None for the shipped checkpoint.

@@ -109,7 +109,8 @@ class StoredImages:
         """Have pages kept that end with an image and that prompts have filled, if that is worth it."""
         if self._keeper is not None:
             for index, row in enumerate(rows):
-                self._keep_pages(self._keeper, cache, table[index], row)
+                if row.sequence.note_filled(row.start, row.start + row.count):
+                    self._keep_pages(self._keeper, cache, table[index], row)
 
     def take_pages(self, job: int) -> Tensor | None:
         """Return stored keys and values that came with an image, and forget them; None where there are none."""

@@ -87,7 +87,7 @@ class RunningSet:
         self.router.note_start(sequence, self.resident)
         insort(self.sequences, sequence, key=self.rank)
         sequence.row = self.free_rows.pop()
-        sequence.num_computed_tokens = start
+        sequence.num_computed_tokens = sequence.filled = start
         sequence.num_committed_tokens = 0
 
     def start_beside(self, sequence: Sequence, start: int, jobs: tuple[EncodeJob, ...]) -> BatchItem:

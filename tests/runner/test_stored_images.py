@@ -3,6 +3,7 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from photonlite.batch import CropGroup, EncodeJob
+from photonlite.batch import BatchItem, CropGroup, EncodeJob
 from photonlite.cache.store.arena import HostArena
 from photonlite.image_inputs import CutImage, HostTensor, PrefixPages, StoredImage, StoredPages
 from photonlite.runner import stored_images as module
 from photonlite.runner.stored_images import ImageKeeper, StoredImages
 from photonlite.runner.swap import lock_pages
+from photonlite.sequence import Sequence
 from tests.guard import GUARD
 
 CPU = torch.device("cpu")
@@ -128,6 +130,28 @@ def test_what_was_kept_comes_back_bit_by_bit_beside_images_that_are_encoded() ->
         assert images.embeddings(2) is restored
         images.forget(again)
         assert images.embeddings(2) is None
+
+
+class Prompt:
+    """A sequence about one image at positions 1 to 5, whose pages have two positions."""
+
+    cache_salt, filled = "tenant", 0
+    images = (SimpleNamespace(key="image 1", pages=PrefixPages("prefix", first=0, stop=3, start=0, end=6)),)
+    note_filled = Sequence.note_filled
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_pages_are_kept_where_all_launches_of_their_positions_have_run(failed: bool) -> None:
+    taker, one = Taker(), job(1)
+    images, sequence = StoredImages(Inner(), CPU, ImageKeeper(CPU, taker)), Prompt()
+    cache: Any = SimpleNamespace(page_bytes=4, take=lambda pages: pages.float())
+    first, second = (BatchItem(sequence, start, 4, None, (one,)) for start in (0, 4))  # type: ignore[arg-type]
+    with torch.inference_mode():
+        images.encode(NO_BUFFERS, [whole(one)])
+        for row in [second] if failed else [first, second]:
+            images.keep_pages(cache, torch.arange(4)[None], [row])
+
+    assert ("prefix" in taker.kept) == (not failed)
 
 
 def test_only_whole_images_are_kept_and_later_work_does_not_change_them() -> None:

@@ -210,7 +210,8 @@ class SymbolicBody:
                 word = inside.get(position, word)
                 cell = next_cell(cell, word, adapter) if word[0] != NAN or position not in inside else NAN
                 cells[_place(table, position, size)] = cell
-            self._keep(row, table)
+            if row.sequence.note_filled(row.start, row.start + row.count):
+                self._keep(row, table)
             if table[POSITION] != end - 1:
                 raise Violation(f"a prompt's last position is {end - 1}, but {table[POSITION]} was uploaded")
             twin.hidden.append(_look(cells, table, cell, end - 1, size))

@@ -7,6 +7,13 @@ BESIDE = "tests/runner/test_beside.py"
 STORED = "tests/runner/test_stored_images.py"
 MUTANTS = [
     Mutant(
+        "pages are kept with a hole that a failed launch left",
+        "runner/stored_images.py",
+        "                if row.sequence.note_filled(row.start, row.start + row.count):\n",
+        "                if row.sequence.note_filled(row.start, row.start + row.count) or row:\n",
+        STORED,
+    ),
+    Mutant(
         "runs: pending tokens stand behind the ids that are assumed to follow them",
         "runner/prefill.py",
         "self._x.index_copy_(0, self._shape.tiles_of(self._packed)[:decoding, 1].long(), found)",
