@@ -80,6 +80,7 @@ class RealtimePolicy(FifoPolicy):
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
         self._overtaking_encodings = 0  # launches in a row that overtook bulk images, where they run beside the steps
+        self._ran_at_turn = False  # the last of these steps with bulk rows was a launch of their runs
         self._was_idle = False
         self._overtaking_swapped = 0  # launches in a row that overtook swapped bulk sequences
         self._due: Sequence | None = None  # a bulk one that was swapped, whose turn it is to work
@@ -282,12 +283,16 @@ class RealtimePolicy(FifoPolicy):
         both = bool(able) and able[0].realtime != able[-1].realtime
         turn = both and self._steps_without_bulk >= BULK_STEP
         if turn and (self._steps_without_bulk - BULK_STEP) % 2 == 0:  # bulk ones may lack pages for many turns
-            self.running.ran_last = not any(one.is_behind and not one.realtime for one in able)  # their runs first
+            # A turn of their runs follows one of their steps: others have further runs before these have had a step.
+            behind = any(one.is_behind and not one.realtime for one in able)
+            self.running.ran_last = self._ran_at_turn or not behind
         batch = super().plan_decode(decoding, prompts)
         if both:
             # A sequence that has just been swapped in and decodes alone does not count as a turn of bulk requests.
             has_bulk = turn and batch is not None and any(not row.sequence.realtime for row in batch.rows)
             self._steps_without_bulk = 0 if has_bulk else self._steps_without_bulk + 1
+            if batch is not None and has_bulk:
+                self._ran_at_turn = batch.kind == "run"
         return batch
 
     def choose_expecting(self, chosen: list[Sequence], decoding: int) -> frozenset[Sequence]:

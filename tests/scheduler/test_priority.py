@@ -4,7 +4,7 @@ from itertools import groupby
 
 import pytest
 
-from photonlite.batch import Step
+from photonlite.batch import BatchItem, ScheduledBatch, Step
 from photonlite.request import Request, SamplingSettings, Token
 from photonlite.scheduler.limits import REALTIME_JOBS
 from photonlite.scheduler.realtime import BULK_STEP, BULK_TURN, RealtimePolicy
@@ -222,6 +222,29 @@ def test_runs_of_realtime_requests_go_at_every_other_turn_that_bulk_lacks_pages_
         policy.plan_decode(running.decoding())
 
     assert decoded_first == [False, True, False, True, False]
+
+
+def test_a_turn_of_bulk_runs_is_followed_by_one_of_bulk_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = decoding(Bench(ends_at(50)))
+    policy, running = policy_of(bench), policy_of(bench).running
+    bench.ask(realtime=True)
+    for _ in range(2):
+        bench.core.tick()
+    bulk = next(one for one in running if not one.realtime)
+    row = BatchItem(bulk, 0, 1, None)
+    decoded_first: list[bool] = []
+
+    def plan(*_: object) -> ScheduledBatch:
+        decoded_first.append(running.ran_last)
+        return ScheduledBatch("decode" if running.ran_last else "run", (row,))
+
+    monkeypatch.setattr(running, "plan_decode", plan)
+    bulk.cut = True  # it always has a run
+    for _ in range(4):
+        policy._steps_without_bulk, running.ran_last = BULK_STEP, False
+        policy.plan_decode(running.decoding())
+
+    assert decoded_first == [False, True, False, True]
 
 
 def test_bulk_is_pre_empted_before_a_younger_realtime_sequence() -> None:

@@ -4,6 +4,13 @@ from tests.mutants.mutant import CORE, RUNS, SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
+        "bulk runs take every turn of bulk",
+        "scheduler/realtime.py",
+        "self.running.ran_last = self._ran_at_turn or not behind",
+        "self.running.ran_last = not behind",
+        "tests/scheduler/test_priority.py",
+    ),
+    Mutant(
         "what one image raises is everybody's fault",
         "scheduler/queues.py",
         """    except Exception as error:
