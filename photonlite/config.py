@@ -119,9 +119,10 @@ class EngineConfig:
             CUDA graphs: start takes longer. 0 lets both share all of them, and so does a card that cannot be divided:
             that takes the package cuda-bindings and a driver with green contexts. A CPU has none, and only lets prompts
             run beside decode steps. None for what `tuning` says.
-        realtime_part: Whether the other SMs are kept for real-time requests, with "beside" and a divided card: while
-            these come, images of bulk requests and the prompts about them run in the encoder's part alone, slower but
-            at any time, and no real-time request waits for one. Else images take turns on the whole card meanwhile.
+        realtime_part: Whether images of bulk requests and the prompts about them leave the other SMs to real-time
+            requests while these come, with "beside" and a divided card: they run in the encoder's part alone, slower
+            but at any time, and real-time requests about other images do not wait for them. Else images take turns on
+            the whole card meanwhile.
         tuning: A file that `photonlite tune` has written for this card and model, with "beside": its schedule says how
             many SMs are the encoder's own, and its measurements when that pays. None for the file in the user's cache,
             if there is one for this card, model and versions; else a default for the card.

@@ -22,7 +22,7 @@ def short_collections() -> Iterator[None]:
 
     A process with a model has some 200,000 objects. A full collection walks all of them, and every thread stands still
     for a tenth of a second, which is several frames of a camera (`python -m bench.host`). What is made in the block is
-    collected as ever, and fully ten times more rarely.
+    collected as ever, but for full collections, which come ten times more rarely.
     """
     before, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.collect()

@@ -114,7 +114,7 @@ def _capture(
 
 
 def _slot_of(work: Callable[[], None]) -> int:
-    """Return the slot whose graph is captured: `GraphSet` binds it as the first argument."""
+    """Return the slot whose graph is captured: `DecodeGraphs` binds it as the first argument."""
     if not isinstance(work, functools.partial):
         raise AssertionError(f"the work to capture is a {type(work).__name__}, not bound to a slot")
     return int(work.args[0])

@@ -32,8 +32,8 @@ from photonlite.sequence import Sequence as EngineSequence
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "turns": {},
     "beside": {"encoding": "beside", "encode_sms": 0},
-    "parts": {"encoding": "beside", "encode_sms": 68},
-    "reserved": {"encoding": "beside", "encode_sms": 36, "realtime_part": True},
+    "parts": {"encoding": "beside"},
+    "reserved": {"encoding": "beside", "realtime_part": True},
     "tuned": {"encoding": "beside"},
     "mixed": {"batching": "mixed"},
     "mixed-beside": {"batching": "mixed", "encoding": "beside", "encode_sms": 0},

@@ -124,7 +124,7 @@ class EngineCore:
         moved |= self._commit_encodings(wait=False)
         batch, encoding = self._plan()
         self.transfers.start()
-        beside = self._encoder_has_part(encoding)
+        beside = encoding is not None or (self._encodes_beside and bool(self.encodings.in_flight))
         step = self._launch(batch, beside=beside)
         self._launch(encoding)  # behind the step: meanwhile the device has work
         moved |= self._commit(step)
@@ -153,11 +153,6 @@ class EngineCore:
                 for row in batch.rows if batch is not None else ():
                     row.sequence.retain()
             return decision.batch, decision.encoding
-
-    def _encoder_has_part(self, encoding: ScheduledBatch | None) -> bool:
-        """Whether the encoder's part of the card works, or is about to."""
-        queued = [step.plan for step in self.encodings.in_flight] if self._encodes_beside else []
-        return any(one.in_part or one.beside for one in (*queued, encoding) if one is not None)
 
     def _launch(self, batch: ScheduledBatch | None, *, beside: bool = False) -> Step | None:
         """Queue a forward pass, and sample it at once where no mask depends on steps in flight."""

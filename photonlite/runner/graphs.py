@@ -10,7 +10,7 @@ decode     for size in 64, 48, ... 1     for slot in 0, 1
 All graphs share one memory pool and one stream: they are replayed one after the other, and what outlives a replay
 (hidden states, results, the pending table) is outside the pool. Work that cannot be captured runs without a graph.
 Graphs of images that are encoded beside the steps have a pool and a stream of their own (`engine.build`), and so have
-those of a part of the card: of decode steps, or of images and the prompts behind them.
+those of the encoder's part of the card, of images and the prompts behind them; those of decoding's part have a pool.
 """
 
 import contextlib

@@ -334,7 +334,7 @@ class StepExecutor:
             self._tracer.span(track, name, begun, begun + seconds, step=step.number, **notes)
 
         named, beside = step.kind, step.plan.known_positions if step.kind == "mixed" else 0
-        in_part = step.in_part or step.plan.in_part or step.plan.beside
+        in_part = step.in_part or step.plan.in_part or (step.plan.beside and bool(step.rows))
         notes = {"prompts": beside} if beside else {"part": 1} if in_part else {}
         sampled = named != "encode" and not step.plan.beside
         track: Track = "encode" if step.plan.beside else "compute"

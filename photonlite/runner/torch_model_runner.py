@@ -336,8 +336,8 @@ class TorchModelRunner:
                 peak, held = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
                 kept.append(torch.empty(peak - held, dtype=torch.uint8, device=self._device))
             if self._crops:
-                # Features are of so many images on both streams together.
-                kept += self._images.encode_most(self._crops[0], 0 if self._crops_beside else images)
+                # Features are of so many images on both streams together, but freed memory stays with its stream.
+                kept += self._images.encode_most(self._crops[0], images)
             with counting_in(self._counters):
                 self._prefill.rehearse(positions)
             self._decode(buffers, rows)

@@ -13,7 +13,8 @@ Encoding and prefills take turns at the beginning of a pause, so that neither st
 that is not ready (its image is being cut or encoded) is passed by; one that lacks pages is not: none behind it may
 take them.
 
-Where images are encoded beside the other steps (`scheduler.images`), pauses are for prompts alone.
+Where images are encoded beside the other steps (`scheduler.images`), pauses are for prompts alone, unless the card is
+divided.
 
 Where prompts ride (`Limits.mixes`), they need no pause: each launch of prompts carries the sequences that decode as
 well, and as much of the prompts as fits beside these. What is left comes with the next steps, before other prompts.

@@ -31,11 +31,12 @@ bulk, soon         nothing                            at its turn: launch_budget
 real-time          max_pause_s                        launch_budget_s                unlimited
 ```
 
-Near means that real-time requests are open or come again and again, soon that one is about to be ready, or that some of
-its image's crops are encoded and others not, where the encoder has a stream of its own.
+Near means that real-time requests are open or come again and again, soon that one is about to be ready, or that its
+image is being encoded where the encoder has a stream of its own: there, or in turn with crops left.
 
 Where real-time requests have a part of the card (`Limits.realtime_part`), bulk images and the prompts about them run in
-the other part while real-time requests are near, at any time: they hold up nothing here.
+the other part while real-time requests are near, at any time: they hold up nothing here. A prompt that gets no row or
+page there, of what real-time requests have left, has its turn as all others have.
 """
 
 import math
@@ -81,6 +82,8 @@ class RealtimePolicy(FifoPolicy):
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
         self._overtaking_encodings = 0  # launches in a row that overtook bulk images, where they run beside the steps
         self._ran_at_turn = False  # the last of these steps with bulk rows was a launch of their runs
+        # At bulk's turn a prompt got no place in the encoder's part, of what real-time ones had left in the same plan.
+        self.lacked_place_beside = False
         self._was_idle = False
         self._overtaking_swapped = 0  # launches in a row that overtook swapped bulk sequences
         self._due: Sequence | None = None  # a bulk one that was swapped, whose turn it is to work
@@ -184,16 +187,27 @@ class RealtimePolicy(FifoPolicy):
                 return self.plan_prompts_beside(self.bulk) or self.images.plan(self.bulk, bulk_room, beside=True)
             return None
 
+        self.lacked_place_beside = False  # else none would run beside here
+
         batch = bulk() or urgent() if due else urgent() or bulk()
+        prompts = batch is not None and bool(batch.rows)
+        if reserved and self._bulk_is_due and not prompts:
+            self.lacked_place_beside = any(map(self.runs_beside, self.ready(self.bulk)))
         if batch is not None:
             realtime = bool(batch.groups) and batch.groups[0].job.leader.realtime
             overtakes = realtime and self.bulk.wants_images
             self._overtaking_encodings = self._overtaking_encodings + 1 if overtakes else 0
-            if batch.rows and all(map(self.runs_beside, self.ready(self.bulk))):
-                self._overtaking_launches = 0  # no other bulk prompt waits for a turn
+            if prompts and not self._waits_for_turn():
+                self._overtaking_launches = 0
             if realtime or not reserved:
                 self.arrivals.note_launch(realtime=realtime)
         return batch
+
+    def _waits_for_turn(self) -> bool:
+        """Whether a bulk prompt, or the rest of a bulk image, waits for a turn on all of the card."""
+        jobs = self.encoder.jobs_of(self.bulk)
+        begun = any(0 < job.launched < job.total and not job.beside for job in jobs)
+        return begun or not all(map(self.runs_beside, self.ready(self.bulk)))
 
     def _plan_any(self, now: float, decoding: list[Sequence], *, urgent_decodes: bool) -> ScheduledBatch | None:
         bulk_pause, urgent_pause = self._pauses(now, len(decoding), urgent_decodes=urgent_decodes)
@@ -236,7 +250,7 @@ class RealtimePolicy(FifoPolicy):
 
     @property
     def _encodes_urgent(self) -> bool:
-        """Whether a real-time image is encoded beside the steps, behind which its prompt is to come at once."""
+        """Whether a real-time image is being encoded, there or in turn, behind which its prompt is to come at once."""
         jobs = self.encoder.jobs.values() if self.limits.encodes_beside else ()
         return any(job.leader.realtime and job.launched > 0 and not job.encoded for job in jobs)
 
@@ -255,13 +269,15 @@ class RealtimePolicy(FifoPolicy):
             self.images.reserve(reserved=self.limits.realtime_part)
         else:
             self.images.divide(self.bulk, self.run_cost.decode_s)
+        self.lacked_place_beside &= self.images.reserved
 
     def runs_beside(self, sequence: Sequence) -> bool:
         """As of the other policy, but at its turn a bulk prompt does not wait for the encoder's stream.
 
-        It does where real-time requests have the other part of the card.
+        It does where real-time requests have the other part of the card, unless it got no place there.
         """
-        return super().runs_beside(sequence) and (self.images.reserved or not self._bulk_is_due)
+        stays = self.images.reserved and not self.lacked_place_beside
+        return super().runs_beside(sequence) and (stays or not self._bulk_is_due)
 
     def choose_rows(self, decoding: list[Sequence]) -> list[Sequence]:
         """Choose real-time sequences alone, or with the oldest bulk ones at their turn."""

@@ -16,7 +16,7 @@ from photonlite.scheduler import images as scheduler_images
 from photonlite.scheduler.limits import LaunchModel, RunCost
 from photonlite.scheduler.parts import PartSpeeds, PartTable
 from photonlite.scheduler.realtime import BULK_TURN, RealtimePolicy
-from tests.engine.fakes import END, PREFIX, Bench, FakeImage, ends_at
+from tests.engine.fakes import END, PREFIX, Bench, FakeImage, FakeSink, ends_at
 from tests.models.qwen import tiny as qwen
 from tests.serving import GUARD, counters, make_image, on_thread
 
@@ -604,6 +604,27 @@ def test_a_part_for_realtime_requests_answers_the_same(dtype: str) -> None:
         torch.testing.assert_close(found, boxes[0][0], rtol=0, atol=0.02)
     if dtype == "float32":
         assert texts[1] == texts[0]
+
+
+@pytest.mark.parametrize("pages", [13, 200], ids=["few pages", "few rows"])
+def test_a_bulk_prompt_that_gets_no_place_in_its_part_takes_its_turn(pages: int) -> None:
+    bench = Bench(ends_at(19), encodes_beside=True, divides=True, realtime_part=True, pages=pages, prefix_caching=False)
+    bench.runner.per_crop = bench.runner.per_position = 0.001
+
+    def feed() -> None:
+        while sum(not one.ends for one in urgent) < 6:
+            urgent.append(bench.ask(realtime=True, budget=20))
+
+    urgent: list[FakeSink] = []
+    feed()
+    bulk = bench.ask(image=FakeImage("bulk"), budget=20)
+    for _ in range(1000):
+        bench.core.tick()
+        feed()
+        if bulk.ends:
+            break
+
+    assert bulk.ends, f"{len(urgent)} real-time requests came first"
 
 
 def ask_beside_bulk(model: photonlite.VisionModel, image: Any, images: list[Any]) -> tuple[list[Any], list[Any]]:

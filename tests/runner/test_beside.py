@@ -73,6 +73,16 @@ def test_an_image_is_encoded_while_the_compute_stream_is_busy() -> None:
     assert not done
 
 
+def test_an_image_beside_the_steps_of_an_undivided_card_is_traced_in_no_part() -> None:
+    tracer = Tracer()
+    rig = Rig(tracer)
+    step, _ = rig.launch(0)
+    rig.device.drain()
+    rig.executor.collect(step)
+
+    assert [(span.track, span.args) for span in tracer.spans() if span.name == "encode"] == [("encode", {"step": 0})]
+
+
 def test_an_image_in_turn_runs_among_the_other_steps_and_waits_for_no_image_beside_them() -> None:
     rig = Rig()
     done: list[str] = []

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from photonlite.batch import BatchItem, CropGroup, EncodeJob, Step
 from photonlite.request import IMAGE
+from photonlite.scheduler.realtime import RealtimePolicy
 from photonlite.sequence import Sequence
 from tests.simulation.body import Violation
 
@@ -34,6 +35,7 @@ class Beside:
         self._encoded: Counter[int] = Counter()  # crops of each job that later steps of its stream may read
         self._returned: Counter[int] = Counter()  # of these, crops whose encode steps have come back well
         self._lanes: dict[int, bool] = {}  # whether jobs are encoded beside the others
+        self._lacked = False  # a prompt had got no place in that part at bulk's turn, before a tick
         self._starved = 0  # ticks in which bulk images could have been encoded in their part, and were not
         self._waiting: list[EncodeJob] = []  # bulk images with crops left for their part, before a tick
         self._newest = self._before = -1  # of encode steps beside the others: now, and before a tick
@@ -52,6 +54,17 @@ class Beside:
         if job.number in self._lanes or not scenario.divides:
             return self._lanes.get(job.number, scenario.encodes_beside)
         return not job.leader.realtime and self._simulation.scheduler.policy.images.divided
+
+    def ran_beside(self, sequence: Sequence) -> bool:
+        """Whether a bulk prompt was to run in the encoder's part when a tick was planned."""
+        policy = self._simulation.scheduler.policy
+        if not isinstance(policy, RealtimePolicy):
+            return policy.runs_beside(sequence)
+        now, policy.lacked_place_beside = policy.lacked_place_beside, self._lacked
+        try:
+            return policy.runs_beside(sequence)
+        finally:
+            policy.lacked_place_beside = now
 
     def encodes(self, sequence: Sequence) -> bool:
         """Whether a step in flight encodes an image for a sequence."""
@@ -106,7 +119,8 @@ class Beside:
         rows = [row for row in step.rows if row.begins and not row.sequence.realtime and row.jobs]
         seen["bulk prompts in their part"] += beside and bool(rows)
         seen["real-time images beside the part"] += not beside and len(step.plan.groups) > len(bulk) and bool(self.open)
-        for row in () if beside else rows:
+        seen["bulk prompts that got no place in their part"] += self._lacked and not beside and bool(rows)
+        for row in () if beside or self._lacked else rows:
             if self._fits_part(row):
                 raise Violation(f"the prompt of {row.sequence.number} takes a turn, beside real-time requests")
 
@@ -127,6 +141,8 @@ class Beside:
         bulk = (job for job in jobs if job.launched < job.total and not job.leader.realtime)
         self._waiting = [job for job in bulk if self._lanes.get(job.number, True)]
         self._before = self._newest
+        policy = simulation.scheduler.policy
+        self._lacked = isinstance(policy, RealtimePolicy) and policy.lacked_place_beside
 
     def check(self) -> None:
         """Check after a tick that images do not wait for ever while there is room for them in their part."""

@@ -101,8 +101,10 @@ class Priority:
             self._kept_idle = 0
         runs_beside = self._simulation.scheduler.policy.runs_beside
         waiting = scheduler_waiting(self._simulation, realtime=False) if step.rows else ()
-        if step.rows and all(runs_beside(one) for one in waiting if self._could_run(one, step)):
-            self._went_on = self._overtaken  # no other bulk prompt waited for a turn
+        jobs = self._simulation.scheduler.encoder.jobs.values()
+        begun = any(0 < one.launched < one.total and not (one.beside or one.leader.realtime) for one in jobs)
+        if step.rows and not begun and all(runs_beside(one) for one in waiting if self._could_run(one, step)):
+            self._went_on = self._overtaken  # nothing else of bulk waited for a turn
 
     def check(self) -> None:
         """Check the running sequences between two ticks."""
@@ -185,7 +187,7 @@ class Priority:
         if scheduler.policy.mixes:  # rows that decode beside a prompt get their pages first
             ends = [(one, max(one.num_tokens, one.num_computed_tokens + 1)) for one in scheduler.running]
             free -= sum(max(0, simulation.pages.pages_for(end) - len(one.pages)) for one, end in ends)
-        runs_beside = scheduler.policy.runs_beside  # which takes no turn
+        runs_beside = simulation.beside.ran_beside  # which takes no turn
         waiting = scheduler_waiting(simulation, realtime=False)
         ready = [one for one in waiting if self._could_run(one, step) and not runs_beside(one)]
         for sequence in ready[:1]:  # none behind it may take the pages that it lacks

@@ -30,6 +30,8 @@ def publish(run: Path, folder: Path, kept: float = 0.0, names: str = "") -> int:
     target = folder / "model.safetensors"
     weights = load_file(run / "model.safetensors")
     if kept:
+        if not target.exists():
+            raise ValueError(f"{folder} has no weights of which a share could be kept: publish the run without --kept")
         for name, before in load_file(target).items():
             if names in name:
                 weights[name] = ((1 - kept) * weights[name].float() + kept * before.float()).to(before.dtype)

@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "a step in front of an encoding does not know that it overlaps with it",
         "engine/core.py",
-        "for one in (*queued, encoding) if one is not None",
-        "for one in queued",
+        "beside = encoding is not None or (self._encodes_beside and",
+        "beside = (self._encodes_beside and",
         "tests/engine/test_beside.py",
     ),
     Mutant(
@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "a step does not know that a prompt is computed beside it",
         "engine/core.py",
-        "any(one.in_part or one.beside for one",
-        "any(one.in_part for one",
+        "beside = encoding is not None or (self._encodes_beside and bool(self.encodings.in_flight))",
+        "beside = any(one is not None and one.in_part for one in (encoding,))",
         "tests/engine/test_beside.py",
     ),
     Mutant(

@@ -4,6 +4,13 @@ from tests.mutants.mutant import CORE, RUNS, SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
+        "a bulk prompt waits for a place in its part for ever",
+        "scheduler/realtime.py",
+        "stays = self.images.reserved and not self.lacked_place_beside",
+        "stays = self.images.reserved",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
         "bulk runs take every turn of bulk",
         "scheduler/realtime.py",
         "self.running.ran_last = self._ran_at_turn or not behind",
@@ -706,15 +713,15 @@ MUTANTS = [
     Mutant(
         "a bulk prompt at its turn leaves its part to real-time requests",
         "scheduler/realtime.py",
-        "(self.images.reserved or not self._bulk_is_due)",
+        "(stays or not self._bulk_is_due)",
         "not self._bulk_is_due",
         "tests/engine/test_beside.py",
     ),
     Mutant(
         "bulk prompts in their part take the turns of others",
         "scheduler/realtime.py",
-        "if batch.rows and all(map(self.runs_beside, self.ready(self.bulk))):",
-        "if batch.rows:",
+        "if prompts and not self._waits_for_turn():",
+        "if prompts:",
         "tests/engine/test_beside.py",
     ),
     Mutant(

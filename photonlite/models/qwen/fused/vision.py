@@ -57,16 +57,19 @@ class FusedTower:
                 plain, mlps, joins[::2], joins[1::2], lacking[1::2], strict=True
             )
         ]
-        self._place: tuple[tuple[Grid, ...], Place] | None = None  # of the last images: those of a camera are alike
+        # Of the last images on each stream: those of a camera are alike.
+        self._places: dict[int, tuple[tuple[Grid, ...], Place]] = {}
 
     def encode(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
         return self.encoding(grids)(patches)
 
     def encoding(self, grids: Sequence[Grid]) -> Callable[[Tensor], Tensor]:
-        sizes = tuple(grids)
-        if self._place is None or self._place[0] != sizes:
-            self._place = sizes, self._tower.place_of(grids)
-        return partial(self._run, place=self._place[1])
+        sizes, device = tuple(grids), self._tower.merger.norm.weight.device
+        # Kernels make it, behind which those of another stream do not wait.
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        if stream not in self._places or self._places[stream][0] != sizes:
+            self._places[stream] = sizes, self._tower.place_of(grids)
+        return partial(self._run, place=self._places[stream][1])
 
     def _run(self, patches: Tensor, place: Place) -> Tensor:
         tower, config = self._tower, self._tower.config
