@@ -337,7 +337,7 @@ def test_closing_finishes_requests_that_wait_for_a_grammar(
 ) -> None:
     model = serve()
     waiting = on_thread(lambda: run(model.aquery(**asked({"schema": Thing}))))
-    while not slow[0].asked:
+    while not (slow[0].asked and model._session.open):
         assert not waiting.done()
     waits = Gate(monkeypatch, concurrent.futures, "wait")
     closing = on_thread(model.close)
