@@ -45,8 +45,8 @@ _before: list[float] = []  # intervals before each open block of `short_turns`
 def short_turns() -> Iterator[None]:
     """Let Python's threads take turns of 0.05 ms, in place of five, while any block of any thread is open.
 
-    Only one thread runs Python at a time. An engine's gives way whenever it waits for the device or calls PyTorch, some
-    ten times in a step, and comes back once the running one gives way or its turn ends: beside busy threads that took
+    Only one thread runs Python at a time. An engine's gives way whenever it waits for the device or calls PyTorch, many
+    times in a step, and comes back once the running one gives way or its turn ends: beside busy threads that took
     several steps (`python -m bench.host`). A shorter interval that is set already stays.
     """
     with _turns:

@@ -80,8 +80,7 @@ class ImageLaunches:
         if pause.fresh:
             return False
         encoded = [job.leader for job in self._encoder.jobs_of(queue) if job.encoded]
-        leaders = (one for one in set(encoded) if not (one.finalized or self.takes_prompt(one)))
-        positions = sum(leader.num_tokens for leader in leaders)
+        positions = sum(leader.num_tokens for leader in set(encoded) if not leader.finalized)
         crops = sum(group.count for group in self._next_groups(queue, self.crops.most, beside=False))
         return crops > 0 and self.crops.cost(crops) + prompts.cost(positions) <= pause.left_s
 

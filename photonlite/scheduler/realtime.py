@@ -188,7 +188,6 @@ class RealtimePolicy(FifoPolicy):
             return None
 
         self.lacked_place_beside = False  # else none would run beside here
-
         batch = bulk() or urgent() if due else urgent() or bulk()
         prompts = batch is not None and bool(batch.rows)
         if reserved and self._bulk_is_due and not prompts:

@@ -29,6 +29,8 @@ def publish(run: Path, folder: Path, kept: float = 0.0, names: str = "") -> int:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
     weights = load_file(run / "model.safetensors")
+    if not 0 <= kept < 1:
+        raise ValueError(f"the share that is kept is {kept}: it must be at least 0 and below 1")
     if kept:
         if not target.exists():
             raise ValueError(f"{folder} has no weights of which a share could be kept: publish the run without --kept")

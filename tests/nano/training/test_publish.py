@@ -40,6 +40,12 @@ def test_some_weights_may_keep_a_share_of_the_earlier_ones(run, tmp_path):
     assert not written["other"].any()
 
 
+@pytest.mark.parametrize(("kept", "why"), [(1.5, "must be at least 0 and below 1"), (0.1, "has no weights of which")])
+def test_a_share_that_cannot_be_kept_is_refused(kept, why, run, tmp_path):
+    with pytest.raises(ValueError, match=why):
+        publish.publish(run, tmp_path / "out", kept=kept)
+
+
 def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(publish, "LIMIT", 10)
 
