@@ -193,6 +193,22 @@ def _lines(page: _Page) -> None:
         page.line((40, 60 + 75 * row), (page.rng.uniform(250, 470), 60 + 75 * row))
 
 
+def _stand(page: _Page) -> None:
+    """Draw legs that spread from a head: a tripod, an easel, a trestle."""
+    page.thick = page.rng.randint(8, 20)
+    legs, x, y = page.rng.randint(2, 4), _SIDE / 2, page.rng.uniform(90, 200)
+    wide = page.rng.uniform(70, 220)
+    for leg in range(legs):
+        spread = 2 * leg / (legs - 1) - 1
+        page.line((x, y), (x + wide * (spread + page.rng.uniform(-0.15, 0.15)), page.rng.uniform(430, 480)))
+    if page.rng.random() < 0.7:
+        half, high = page.rng.uniform(20, 90), page.rng.uniform(20, 60)
+        page.draw.rectangle((x - half, y - high, x + half, y + high / 2), fill=255)
+    if page.rng.random() < 0.4:
+        level = page.rng.uniform(280, 380)
+        page.line((x - wide / 2, level), (x + wide / 2, level))
+
+
 _DRAWINGS = (
-    _arrow, _rings, _lattice, _scribble, _wave, _spiral, _cross, _tick, _bars, _bracket, _frame, _lines,
+    _arrow, _rings, _lattice, _scribble, _wave, _spiral, _cross, _tick, _bars, _bracket, _frame, _lines, _stand,
 )  # fmt: skip

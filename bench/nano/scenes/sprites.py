@@ -27,6 +27,10 @@ STRANGERS = (
 """Things that are no objects of the vocabulary, and look like none: further distractors, since a model that knows of no
 other things takes whatever is one for what it is asked for."""
 
+PEOPLE = "🧍🚶🏃🕺🧎🤸🏋🤺🏂🏌🏄🏊🚣👷💂👰🙋🤷🙇🧘🧗👶"
+"""Most photographs show people, so these are strangers too; each is drawn a second time as a dark shape. None wears or
+rides what the vocabulary names."""
+
 Sprites = npt.NDArray[np.uint8]
 
 
@@ -62,10 +66,17 @@ def _render(emoji: str, font: ImageFont.FreeTypeFont, size: int) -> Sprites:
     return np.asarray(sprite.convert("RGBA"))
 
 
+def _darkened(sprites: Sprites) -> Sprites:
+    dark = sprites.copy()
+    dark[..., :3] //= 6
+    return dark
+
+
 def save_sheet(path: Path = SHEET, size: int = 128) -> None:
     """Draw all objects and distractors and write them as one square-ish PNG, row by row, objects in class order."""
-    parts = render_sprites(load_objects(), size), draw_distractors(size), _render_all(STRANGERS, size)
-    sprites = np.concatenate(parts)
+    people = _render_all(PEOPLE, size)
+    strangers = _render_all(STRANGERS, size), people, _darkened(people)
+    sprites = np.concatenate((render_sprites(load_objects(), size), draw_distractors(size), *strangers))
     columns = math.isqrt(len(sprites) - 1) + 1
     rows = -(-len(sprites) // columns)
     sheet = np.zeros((rows * columns, size, size, 4), np.uint8)
@@ -82,7 +93,7 @@ def load_sheet(path: Path = SHEET, size: int = 128) -> tuple[Sprites, Sprites]:
             f"{path} is missing: `python -m bench.nano.scenes.sprites` draws it where {FONT.name} is"
         )
     objects = len(load_objects())
-    count = objects + COUNT + len(STRANGERS)
+    count = objects + COUNT + len(STRANGERS) + 2 * len(PEOPLE)
     columns = math.isqrt(count - 1) + 1
     rows = -(-count // columns)
     with Image.open(path) as image:

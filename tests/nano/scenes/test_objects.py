@@ -10,7 +10,7 @@ from bench.nano.adapter.data import SOURCE
 from bench.nano.scenes.distractors import COUNT, draw_distractors
 from bench.nano.scenes.english import article, join_list, pluralize
 from bench.nano.scenes.objects import OBJECTS_JSON, index_of, load_objects, parse_objects, to_json
-from bench.nano.scenes.sprites import FONT, STRANGERS, load_sheet, render_sprites, save_sheet
+from bench.nano.scenes.sprites import FONT, PEOPLE, STRANGERS, load_sheet, render_sprites, save_sheet
 
 PROMISED = """
 banana, red apple, pear, strawberry, watermelon, carrot, pizza, hamburger, doughnut, cake, dog, cat, panda, frog, fish,
@@ -141,8 +141,9 @@ def test_no_two_objects_are_the_same_image():
 def test_strangers_are_no_objects():
     groceries = parse_objects(SOURCE.read_text(encoding="utf-8"))  # of the shelf adapter, which is to find them
     known = {item.emoji[0] for item in (*load_objects(), *groceries)}
-    assert not known & set(STRANGERS)
-    assert len(set(STRANGERS)) == len(STRANGERS)
+    strangers = STRANGERS + PEOPLE
+    assert not known & set(strangers)
+    assert len(set(strangers)) == len(strangers)
 
 
 @pytest.mark.long
@@ -153,6 +154,6 @@ def test_sheet_gives_the_sprites_back(tmp_path):
     np.testing.assert_array_equal(objects, render_sprites(load_objects(), size=32))
     np.testing.assert_array_equal(distractors[:COUNT], draw_distractors(32))
     # A code point that the font lacks shows as the same box as every other one.
-    assert len({sprite.tobytes() for sprite in distractors}) == COUNT + len(STRANGERS)
+    assert len({sprite.tobytes() for sprite in distractors}) == COUNT + len(STRANGERS) + 2 * len(PEOPLE)
     with pytest.raises(ValueError, match="make it anew"):
         load_sheet(tmp_path / "sheet.png", size=64)
