@@ -42,6 +42,7 @@ from bench.nano.scenes.objects import load_objects
 MAX_VERTICES = 32
 _CAPTION_LENGTHS = ("short", "normal", "long")
 _SHORT_SLOTS = [slot for slot in mix.ROW if slot in mix.QUERIES]
+_ASKED_SLOTS = [*_SHORT_SLOTS, "reasoning"]
 _OBJECT_SLOTS, _NAMED_SLOTS = (mix.ROW.count(slot) for slot in ("objects", "named"))
 
 
@@ -72,7 +73,8 @@ class QuestionMaker:
         names = Names(self.encode, random.Random(seed), device)
         self._wording, self._answers = Wording(self.encode, names, device), Answers(self.encode, device)
         self._kinds = Kinds(device)
-        self._queries = QueryMaker(names, self._wording, self._answers, list(mix.QUERIES.values()), device)
+        mixes = [mix.QUERIES[slot] for slot in _ASKED_SLOTS]
+        self._queries = QueryMaker(names, self._wording, self._answers, mixes, device)
         vocabulary = Vocabulary(self.encode, self.prompts, names, self._wording, self._answers, self._kinds)
         self._grounding = GroundingMaker(vocabulary, device)
         self._typed = TypedMaker(vocabulary, device)
@@ -84,7 +86,7 @@ class QuestionMaker:
 
     def __call__(self, scenes: Scenes) -> list[Questions]:
         batch, labels = len(scenes.labels), scenes.labels
-        kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(mix.QUERIES) + 1), relate(scenes)
+        kinds, relations = self._kinds.asked(labels, _OBJECT_SLOTS + len(_ASKED_SLOTS) + 1), relate(scenes)
         queries = self._queries(scenes, relations, kinds[_OBJECT_SLOTS:-1])
         spoken = len(_SHORT_SLOTS) * batch
         thought = select_rows(

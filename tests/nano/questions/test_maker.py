@@ -31,7 +31,7 @@ from tests.skills.fake import completion
 from tests.tiny import CPU
 
 SETTINGS = SamplingSettings()
-DETECT, POINT, TYPED, NAMED, ALSO_NAMED, OUTLINE, THOUGHT, COUNT, EXISTS, SPATIAL, MARKED, TEXT = range(12)
+DETECT, POINT, TYPED, NAMED, ALSO_NAMED, OUTLINE, THOUGHT, COUNT, ALSO_COUNT, EXISTS, SPATIAL, MARKED, TEXT = range(13)
 LENGTH_NAMES = ("short", "normal", "long")
 QUERIES = ("count", "existence", "total", "relation", "place", "comparison", "colour")
 
@@ -118,10 +118,10 @@ def test_every_prompt_is_the_one_that_the_package_writes():
                     values = one.values[number, place, : len(token.values)].tolist()
                     assert values == pytest.approx(token.values, abs=1e-6)
             seen[slot, row.skill, row.thinking, bool(row.refs)] += 1
-    skills = [{skill for at, skill, _, _ in seen if at == slot} for slot in range(12)]
+    skills = [{skill for at, skill, _, _ in seen if at == slot} for slot in range(len(asked_all))]
     assert skills == [
         {"detect"}, {"detect", "point"}, {"query"}, {"query"}, {"query"}, {"segment"}, {"segment", "query"},
-        *[{"query"}] * 4, {"caption", "query"},
+        *[{"query"}] * 5, {"caption", "query"},
     ]  # fmt: skip
     marked = {(POINT, "point"), *((slot, "query") for slot in (NAMED, ALSO_NAMED, MARKED))}
     marked |= {(OUTLINE, "segment"), (THOUGHT, "segment")}
@@ -501,7 +501,7 @@ def test_rows_have_their_lengths():
     asked_all = ask(random_scenes(100, empty=0.0))
     assert [q.ids.shape[1] for q in asked_all] == maker().lengths
     assert [mix.PARTS[part] for part in maker().parts] == [
-        *["decision"] * 2, *["typed"] * 3, *["decision"] * 2, *["text"] * 5,
+        *["decision"] * 2, *["typed"] * 3, *["decision"] * 2, *["text"] * 6,
     ]  # fmt: skip
     for slot, (one, length) in enumerate(zip(asked_all, maker().lengths, strict=True)):
         assert one.ids.shape == one.weight.shape == one.outline.shape == (100, length)
