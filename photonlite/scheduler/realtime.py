@@ -36,7 +36,8 @@ image is being encoded where the encoder has a stream of its own: there, or in t
 
 Where real-time requests have a part of the card (`Limits.realtime_part`), bulk images and the prompts about them run in
 the other part while real-time requests are near, at any time: they hold up nothing here. A prompt that gets no row or
-page there, of what real-time requests have left, has its turn as all others have.
+page there, of what real-time requests have left, has its turn as all others have. Where real-time requests are late
+beside them, bulk images take turns for a while (`PartTrial`).
 """
 
 import math
@@ -48,6 +49,7 @@ from photonlite.scheduler.arrivals import ArrivalPredictor
 from photonlite.scheduler.chunks import Admitted
 from photonlite.scheduler.fifo import NO_PROMPTS, Ended, FifoPolicy, Runs
 from photonlite.scheduler.limits import REALTIME_JOBS, PauseBudget
+from photonlite.scheduler.part_trial import PartTrial
 from photonlite.scheduler.queues import WaitingQueue
 from photonlite.scheduler.swap import TURN
 from photonlite.sequence import Sequence
@@ -76,7 +78,7 @@ class RealtimePolicy(FifoPolicy):
         self.queues = self.urgent, self.bulk
         self.running.rank, self.running.requeue = self.rank, self.requeue
         self.running.swap.recompute_s = self.recompute_s
-        self.arrivals = ArrivalPredictor(second)
+        self.arrivals, self.part = ArrivalPredictor(second), PartTrial(second)
         # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
@@ -107,8 +109,14 @@ class RealtimePolicy(FifoPolicy):
             self.arrivals.note_arrival(now)
 
     def note_end(self, sequence: Sequence, now: float) -> None:
-        if sequence.realtime:
-            self.arrivals.note_end(now)
+        if not sequence.realtime:
+            return
+        self.arrivals.note_end(now)
+        if self.images.reserved and sequence.deadline is not None and len(self.bulk) > 0:
+            # A client may take its request back at the deadline, before this is seen here.
+            late = now >= sequence.deadline or isinstance(sequence.error, DeadlineError)
+            if late or sequence.error is None:
+                self.part.note_end(now, late=late)
 
     def is_near(self, now: float) -> bool:
         """Whether real-time requests are open, or were a moment ago."""
@@ -262,10 +270,10 @@ class RealtimePolicy(FifoPolicy):
     def choose_parts(self, now: float) -> None:
         """As of the other policy; while real-time requests are near, bulk images keep to their part or take turns.
 
-        They take turns, which are short, where real-time requests have no part and wait for what was launched.
+        They take turns, which are short, where real-time requests have no part, or are late in spite of it.
         """
         if self.is_near(now):
-            self.images.reserve(reserved=self.limits.realtime_part)
+            self.images.reserve(reserved=self.limits.realtime_part and self.part.holds(now))
         else:
             self.images.divide(self.bulk, self.run_cost.decode_s)
         self.lacked_place_beside &= self.images.reserved

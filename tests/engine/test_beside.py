@@ -445,6 +445,39 @@ def test_realtime_images_take_turns_while_bulk_ones_are_encoded_in_their_part(
     assert bench.everything_is_free()
 
 
+@pytest.mark.parametrize(
+    ("deadline", "taken_back", "turns"),
+    [(0.0, False, True), (0.0, True, True), (1e9, True, False), (None, True, False)],
+    ids=["late", "taken back when late", "taken back in time", "without a deadline"],
+)
+def test_bulk_images_take_turns_once_realtime_requests_were_late_beside_them(
+    deadline: float | None, taken_back: bool, turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, _ = reserved(monkeypatch)
+    bench.ask(image=FakeImage("never cut", cut=False))
+    bench.core.tick()
+    for _ in range(4):
+        bench.ask(realtime=True, deadline=deadline)
+        if taken_back:
+            bench.core.cancel(bench.sequences[-1])
+        bench.core.tick()
+    bench.runner.encodes_last = False
+    bench.ask(image=FakeImage("bulk"))
+    for _ in range(40):
+        bench.core.tick()
+
+    assert set(lanes(bench, "encode")) == {("bulk", not turns)}
+
+
+def test_late_requests_say_nothing_of_the_part_while_no_bulk_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, policy = reserved(monkeypatch)
+    for _ in range(9):
+        bench.ask(realtime=True, deadline=0.0)
+        bench.core.tick()
+
+    assert policy.part.holds(bench.clock())
+
+
 def test_a_bulk_prompt_keeps_to_its_part_where_nothing_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, _ = reserved(monkeypatch)
     bench.core.cancel(bench.sequences[0])

@@ -1,5 +1,6 @@
 import logging
 import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -318,11 +319,13 @@ def test_on_a_card_they_are_copied_beside_the_compute_stream() -> None:
 def test_on_a_card_no_more_is_kept_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PENDING_BYTES", 100)  # two images have 96 bytes each
     card, taker = torch.device("cuda"), Locked(2)
-    keeper = ImageKeeper(card, taker)
+    keeper, both = ImageKeeper(card, taker), threading.Event()
+    assert keeper._thread is not None
+    keeper._thread.submit(both.wait, 60)  # so that nothing is finished before both were offered
     images = StoredImages(Inner(card), card, keeper)
     with torch.inference_mode():
-        torch.cuda._sleep(100_000_000)
         images.encode(NO_BUFFERS, [whole(job(1)), whole(job(2))])
+    both.set()
     keeper.close()
 
     assert set(taker.kept) == {"image 1"}

@@ -35,6 +35,7 @@ class Beside:
         self._encoded: Counter[int] = Counter()  # crops of each job that later steps of its stream may read
         self._returned: Counter[int] = Counter()  # of these, crops whose encode steps have come back well
         self._lanes: dict[int, bool] = {}  # whether jobs are encoded beside the others
+        self._reserved = False  # bulk images were to keep to their part, before a tick
         self._lacked = False  # a prompt had got no place in that part at bulk's turn, before a tick
         self._starved = 0  # ticks in which bulk images could have been encoded in their part, and were not
         self._waiting: list[EncodeJob] = []  # bulk images with crops left for their part, before a tick
@@ -87,7 +88,7 @@ class Beside:
             self._check_lane(step, group)
         for row in step.rows:
             self._check_readable(step, row)
-        if self._simulation.scenario.realtime_part and self._simulation.core.open_realtime:
+        if self._reserved:
             self._check_reserved(step)
         if any(row.sequence.beside for row in step.rows) and not step.plan.beside:
             raise Violation(f"step {step.number} carries a prompt that is computed beside it")
@@ -136,12 +137,15 @@ class Beside:
     def planning(self) -> None:
         """Note which images wait for the part that they are kept to, before a tick."""
         simulation = self._simulation
-        reserved = simulation.scenario.realtime_part and simulation.core.open_realtime > 0
-        jobs = simulation.scheduler.encoder.jobs.values() if reserved else ()
+        policy = simulation.scheduler.policy
+        urgent = isinstance(policy, RealtimePolicy) and simulation.core.open_realtime > 0
+        wanted = simulation.scenario.realtime_part and urgent
+        self._reserved = wanted and policy.part.holds(simulation.now)
+        simulation.seen["bulk images take turns as real-time requests were late"] += wanted and not self._reserved
+        jobs = simulation.scheduler.encoder.jobs.values() if self._reserved else ()
         bulk = (job for job in jobs if job.launched < job.total and not job.leader.realtime)
         self._waiting = [job for job in bulk if self._lanes.get(job.number, True)]
         self._before = self._newest
-        policy = simulation.scheduler.policy
         self._lacked = isinstance(policy, RealtimePolicy) and policy.lacked_place_beside
 
     def check(self) -> None:

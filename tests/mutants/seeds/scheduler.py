@@ -699,7 +699,7 @@ MUTANTS = [
     Mutant(
         "bulk images take turns though real-time requests have a part of the card",
         "scheduler/realtime.py",
-        "self.images.reserve(reserved=self.limits.realtime_part)",
+        "self.images.reserve(reserved=self.limits.realtime_part and self.part.holds(now))",
         "self.images.reserve(reserved=False)",
         "tests/engine/test_beside.py",
     ),
