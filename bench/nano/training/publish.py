@@ -21,22 +21,26 @@ _DRAWING = "reliability.png"
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
-def publish(run: Path, folder: Path, kept: float = 0.0, names: str = "") -> int:
+def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = ()) -> int:
     """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes.
 
-    Weights with `names` in theirs are averages: a share of `kept` is what the folder had before, the rest the run's.
+    Weights whose name holds the first of a pair of `kept` are averages, by the first pair that fits: its share is what
+    the folder had before, the rest the run's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
     weights = load_file(run / "model.safetensors")
-    if not 0 <= kept < 1:
-        raise ValueError(f"the share that is kept is {kept}: it must be at least 0 and below 1")
+    for names, share in kept:
+        if not 0 <= share < 1:
+            raise ValueError(f"the share of {names!r} that is kept is {share}: it must be at least 0 and below 1")
+        if not any(names in name for name in weights):
+            raise ValueError(f"no weight has {names!r} in its name, of which a share is to be kept: correct it")
     if kept:
         if not target.exists():
             raise ValueError(f"{folder} has no weights of which a share could be kept: publish the run without --kept")
         for name, before in load_file(target).items():
-            if names in name:
-                weights[name] = ((1 - kept) * weights[name].float() + kept * before.float()).to(before.dtype)
+            share = next((share for names, share in kept if names in name), 0.0)
+            weights[name] = ((1 - share) * weights[name].float() + share * before.float()).to(before.dtype)
     save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
@@ -78,16 +82,20 @@ def update_card(card: Path, figures: Sequence[Path]) -> None:
     card.write_text(f"{before}{begin}\n{shown}\n{end}{after}", encoding="utf-8")
 
 
+def _kept(text: str) -> tuple[str, float]:
+    names, _, share = text.rpartition("=")
+    return names, float(share)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="folder that training wrote")
     parser.add_argument("--folder", type=Path, default=ASSETS)
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="figures.json, photographs.json")
-    kept = "share of the weights published before that stays, the rest is the run's"
-    parser.add_argument("--kept", type=float, default=0.0, help=kept)
-    parser.add_argument("--names", default="", help="with --kept: of weights with this in their names")
+    kept = "share of the weights published before that stays, of those with NAMES in theirs; the first that fits counts"
+    parser.add_argument("--kept", type=_kept, nargs="+", default=[], metavar="NAMES=SHARE", help=kept)
     options = parser.parse_args()
-    print(f"{publish(options.run, options.folder, options.kept, options.names):,} bytes")
+    print(f"{publish(options.run, options.folder, options.kept):,} bytes")
     if options.figures:
         update_card(ASSETS / "README.md", options.figures)
 

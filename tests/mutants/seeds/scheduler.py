@@ -704,6 +704,27 @@ MUTANTS = [
         "tests/engine/test_beside.py",
     ),
     Mutant(
+        "bulk images keep to their part though every real-time request is late beside them",
+        "scheduler/realtime.py",
+        "self.limits.realtime_part and self.part.holds(now)",
+        "self.limits.realtime_part",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "a request that its client takes back at its deadline does not count as late",
+        "scheduler/realtime.py",
+        "late = now >= sequence.deadline or isinstance(sequence.error, DeadlineError)",
+        "late = isinstance(sequence.error, DeadlineError)",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "every pause of the encoder's part is as short as the first",
+        "scheduler/part_trial.py",
+        "self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)",
+        "pass",
+        "tests/scheduler/test_part_trial.py",
+    ),
+    Mutant(
         "real-time images are encoded in the part of bulk ones",
         "scheduler/images.py",
         "return self.divided and not queue.realtime",

@@ -1,4 +1,5 @@
 import json
+from shutil import copytree
 
 import pytest
 import torch
@@ -28,22 +29,32 @@ def test_weights_config_and_tokenizer_are_copied(run, tmp_path):
     assert (tmp_path / "out" / "tokenizer.json").exists()
 
 
-def test_some_weights_may_keep_a_share_of_the_earlier_ones(run, tmp_path):
+def test_weights_may_keep_a_share_of_the_earlier_ones_by_their_names(run, tmp_path, monkeypatch):
     publish.publish(run, tmp_path / "out")
     later = {"model.text.lm_head.bias": torch.full((8,), 4.0).half(), "other": torch.zeros(3)}
     save_file(later, run / "model.safetensors")
 
-    publish.publish(run, tmp_path / "out", kept=0.5, names="lm_head")
+    for kept, others in ((["lm_head=0.5"], 0.0), (["lm_head=0.5", "=0.25"], 0.25)):
+        copytree(tmp_path / "out", tmp_path / str(others))
+        monkeypatch.setattr("sys.argv", ["publish", str(run), "--folder", str(tmp_path / str(others)), "--kept", *kept])
+        publish.main()
 
-    written = load_file(tmp_path / "out" / "model.safetensors")
-    assert torch.equal(written["model.text.lm_head.bias"], 2 + torch.arange(8, dtype=torch.float16) / 2)
-    assert not written["other"].any()
+        written = load_file(tmp_path / str(others) / "model.safetensors")
+        assert torch.equal(written["model.text.lm_head.bias"], 2 + torch.arange(8, dtype=torch.float16) / 2)
+        assert torch.equal(written["other"], torch.full((3,), others))
 
 
-@pytest.mark.parametrize(("kept", "why"), [(1.5, "must be at least 0 and below 1"), (0.1, "has no weights of which")])
-def test_a_share_that_cannot_be_kept_is_refused(kept, why, run, tmp_path):
+@pytest.mark.parametrize(
+    ("names", "share", "why"),
+    [
+        ("", 1.5, "must be at least 0 and below 1"),
+        ("head", 0.1, "has no weights of which"),
+        ("haed", 0.1, "no weight has 'haed' in its name"),
+    ],
+)
+def test_a_share_that_cannot_be_kept_is_refused(names, share, why, run, tmp_path):
     with pytest.raises(ValueError, match=why):
-        publish.publish(run, tmp_path / "out", kept=kept)
+        publish.publish(run, tmp_path / "out", [(names, share)])
 
 
 def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
