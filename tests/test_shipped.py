@@ -300,7 +300,6 @@ def test_a_typed_answer_gives_a_box_or_none(model):
     assert (octopus.present, octopus.where, octopus.box) == (False, None, None)
 
 
-@UNLEARNED  # the one on the left is 14 % longer
 @pytest.mark.long
 def test_a_typed_answer_is_about_the_larger_of_two(model):
     banana = model.query(ASSETS / "desk.png", "Describe the banana", schema=Thing)["answer"]

@@ -330,7 +330,8 @@ def _distinct(image: Image.Image, tile: Image.Image, left: int, top: int) -> flo
     step = max(1, max(tile.size) // 64)
     front = np.asarray(tile, np.int16)[::step, ::step]
     difference = np.abs(front[..., :3] - behind[::step, ::step]).max(axis=2)
-    return float((difference[front[..., 3] > 127] >= _MIN_CONTRAST).mean())
+    opaque = front[..., 3] > 127
+    return float((difference[opaque] >= _MIN_CONTRAST).mean()) if opaque.any() else 0.0
 
 
 def _jitter(rng: np.random.Generator, sprite: Sprites, steady_hue: bool) -> Sprites:
