@@ -150,7 +150,7 @@ def test_mirroring_swaps_left_and_right(steady, monkeypatch):
 def test_boxes_bound_the_painted_pixels_of_random_scenes(clean):
     kit = composer()
     torch.manual_seed(0)  # the same scenes whether this test made the composer or another one did
-    scenes = kit(22, FULL)
+    scenes = kit(28, FULL)
     painted = shows(scenes.pixels)
     checked = 0
     for colours, labels, boxes in zip(painted, scenes.labels, scenes.boxes, strict=True):

@@ -153,9 +153,11 @@ def test_difficulty_is_respected(style, difficulty):
     assert float(layout.size[there].min()) >= difficulty.min_size - 1e-6
 
 
-def test_a_few_scenes_hold_nothing():
-    empty = float((maker()._count(4000, torch.tensor(50.0)) == 0).float().mean())
+def test_some_scenes_hold_nothing_or_one_object():
+    count = maker()._count(4000, torch.tensor(50.0))
+    empty, alone = (float((count == number).float().mean()) for number in (0, 1))
     assert 0.16 < empty < 0.20
+    assert 0.07 < alone < 0.12
 
 
 def test_the_curriculum_goes_from_few_and_large_to_everything():
