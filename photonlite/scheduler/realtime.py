@@ -36,8 +36,8 @@ image is being encoded where the encoder has a stream of its own: there, or in t
 
 Where real-time requests have a part of the card (`Limits.realtime_part`), bulk images and the prompts about them run in
 the other part while real-time requests are near, at any time: they hold up nothing here. A prompt that gets no row or
-page there, of what real-time requests have left, has its turn as all others have. Where real-time requests are late
-beside them, bulk images take turns for a while (`PartTrial`).
+page there, of what real-time requests have left, has its turn as all others have. Where most real-time requests are
+late beside them, bulk images take turns for a while (`PartTrial`).
 """
 
 import math
@@ -112,11 +112,17 @@ class RealtimePolicy(FifoPolicy):
         if not sequence.realtime:
             return
         self.arrivals.note_end(now)
-        if self.images.reserved and sequence.deadline is not None and len(self.bulk) > 0:
+        if self.limits.realtime_part and sequence.deadline is not None and self._has_bulk_beside:
             # A client may take its request back at the deadline, before this is seen here.
             late = now >= sequence.deadline or isinstance(sequence.error, DeadlineError)
             if late or sequence.error is None:
-                self.part.note_end(now, late=late)
+                self.part.note_end(now, sequence.deadline, late=late)
+
+    @property
+    def _has_bulk_beside(self) -> bool:
+        """Whether a bulk image, or a prompt about one, runs in its part of the card."""
+        images = (job.beside and not job.encoded for job in self.encoder.jobs_of(self.bulk))
+        return any(images) or any(one.beside for one in self.running)
 
     def is_near(self, now: float) -> bool:
         """Whether real-time requests are open, or were a moment ago."""

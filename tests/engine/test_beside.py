@@ -446,33 +446,57 @@ def test_realtime_images_take_turns_while_bulk_ones_are_encoded_in_their_part(
 
 
 @pytest.mark.parametrize(
-    ("deadline", "taken_back", "turns"),
-    [(0.0, False, True), (0.0, True, True), (1e9, True, False), (None, True, False)],
-    ids=["late", "taken back when late", "taken back in time", "without a deadline"],
+    ("deadline", "how", "turns"),
+    [
+        (0.0, "waits", True),
+        (0.0, "taken back", True),
+        (0.0, "done", True),
+        (1e9, "taken back", False),
+        (1e9, "done", False),
+        (None, "taken back", False),
+    ],
 )
 def test_bulk_images_take_turns_once_realtime_requests_were_late_beside_them(
-    deadline: float | None, taken_back: bool, turns: bool, monkeypatch: pytest.MonkeyPatch
+    deadline: float | None, how: str, turns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench, _ = reserved(monkeypatch)
-    bench.ask(image=FakeImage("never cut", cut=False))
+    bench, policy = reserved(monkeypatch)
+    bench.ask(image=FakeImage("beside"))
     bench.core.tick()
-    for _ in range(4):
-        bench.ask(realtime=True, deadline=deadline)
-        if taken_back:
+    assert lanes(bench, "encode") == [("beside", True)]
+    for number in range(9):
+        bench.ask(realtime=True, deadline=None if deadline is None else deadline + number)
+        if how == "waits":
+            bench.core.tick()
+        elif how == "taken back":
             bench.core.cancel(bench.sequences[-1])
-        bench.core.tick()
+        else:
+            bench.scheduler.finish(bench.sequences[-1], bench.clock())
     bench.runner.encodes_last = False
     bench.ask(image=FakeImage("bulk"))
     for _ in range(40):
         bench.core.tick()
 
-    assert set(lanes(bench, "encode")) == {("bulk", not turns)}
+    assert policy.part.holds(bench.clock()) != turns
+    assert set(lanes(bench, "encode")) == {("beside", True), ("bulk", not turns)}
 
 
-def test_late_requests_say_nothing_of_the_part_while_no_bulk_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_answer_in_time_of_two_keeps_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, policy = reserved(monkeypatch)
-    for _ in range(9):
-        bench.ask(realtime=True, deadline=0.0)
+    bench.ask(image=FakeImage("beside"))
+    bench.core.tick()
+    for number in range(40):
+        bench.ask(realtime=True, deadline=number + 1e9 * (number % 2))
+        bench.scheduler.finish(bench.sequences[-1], bench.clock())
+
+    assert policy.part.holds(bench.clock())
+
+
+def test_late_requests_say_nothing_of_the_part_while_no_bulk_work_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, policy = reserved(monkeypatch)
+    bench.ask(image=FakeImage("never cut", cut=False))
+    for number in range(40):
+        bench.ask()
+        bench.ask(realtime=True, deadline=float(number))
         bench.core.tick()
 
     assert policy.part.holds(bench.clock())

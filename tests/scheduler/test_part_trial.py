@@ -1,29 +1,35 @@
+import itertools
 import logging
 
 import pytest
 
 from photonlite.scheduler.part_trial import PartTrial
 
+LATE = "x" * 9
+"""Requests that end a trial: more than half of sixteen are late."""
+
+_deadlines = itertools.count()
+
 
 def end(trial: PartTrial, now: float, late: str) -> None:
     """Let requests end, "x" a late one and "." one in time."""
     for one in late:
-        trial.note_end(now, late=one == "x")
+        trial.note_end(now, float(next(_deadlines)), late=one == "x")
 
 
-def test_a_part_is_kept_while_few_requests_are_late() -> None:
+@pytest.mark.parametrize("late", ["x" * 8 + "." * 8, "x.", "x" * 4 + "." * 4, "xxx....."])
+def test_a_part_is_kept_while_no_more_than_half_of_the_requests_are_late(late: str) -> None:
     trial = PartTrial()
-    end(trial, 0.0, ".x.x.x......xxx....." * 20)
+    end(trial, 0.0, late * 50)
 
     assert trial.holds(0.0)
 
 
-def test_bulk_images_take_turns_for_a_while_once_most_were_late(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("late", [LATE, "." * 99 + LATE, "xx." * 5, "x" + "x." * 8])
+def test_bulk_images_take_turns_for_a_while_once_more_are_late(late: str, caplog: pytest.LogCaptureFixture) -> None:
     trial = PartTrial()
     with caplog.at_level(logging.WARNING, "photonlite"):
-        end(trial, 5.0, "....xx.xx")
-        assert trial.holds(5.0)
-        end(trial, 5.0, "x")
+        end(trial, 5.0, late)
 
     assert not trial.holds(14.9)
     assert trial.holds(15.0)
@@ -31,37 +37,49 @@ def test_bulk_images_take_turns_for_a_while_once_most_were_late(caplog: pytest.L
     assert "late beside bulk images: these take turns for 10 s" in record.getMessage()
 
 
-def test_each_pause_is_twice_as_long_until_requests_are_in_time_again() -> None:
+def test_a_question_about_many_names_counts_once() -> None:
     trial = PartTrial()
-    end(trial, 0.0, "xxxx")
-    end(trial, 10.0, "xxxx")
-    assert not trial.holds(29.9)
-    end(trial, 30.0, ".x......." + "." * 8)
-    end(trial, 40.0, "xxxx")
+    for late in (False, True, True, False) * 8:
+        trial.note_end(0.0, 1.0, late=late)
+    assert trial.holds(0.0)
+    for deadline in range(2, 10):
+        trial.note_end(0.0, float(deadline), late=False)
+        trial.note_end(0.0, float(deadline), late=True)
 
-    assert not trial.holds(49.9)
-    assert trial.holds(50.0)
+    assert not trial.holds(0.0)
+
+
+def test_each_pause_is_twice_as_long_while_trials_are_brief() -> None:
+    trial = PartTrial()
+    end(trial, 0.0, LATE)
+    end(trial, 19.9, "." * 200 + LATE)  # the trial began at 10
+    assert not trial.holds(39.8)
+    assert trial.holds(39.9)
+    end(trial, 60.0, LATE)
+
+    assert not trial.holds(69.9)
+    assert trial.holds(70.0)
 
 
 def test_pauses_have_an_end() -> None:
     trial, now = PartTrial(), 0.0
     for _ in range(20):
-        end(trial, now, "xxxx")
+        end(trial, now, LATE)
         now += 640.0
         assert trial.holds(now)
 
 
 def test_what_ends_in_a_pause_says_nothing_about_the_part() -> None:
     trial = PartTrial()
-    end(trial, 0.0, "xxxx")
-    end(trial, 5.0, "xxxxxxxx")
+    end(trial, 0.0, LATE)
+    end(trial, 5.0, LATE)
 
     assert trial.holds(10.0)
 
 
 def test_times_are_in_the_unit_of_the_clock() -> None:
     trial = PartTrial(1000.0)
-    end(trial, 0.0, "xxxx")
+    end(trial, 0.0, LATE)
 
     assert not trial.holds(9_999.0)
     assert trial.holds(10_000.0)

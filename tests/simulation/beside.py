@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _OPEN = 2
 """Encode steps in flight beside the others."""
 
+_TRIAL = 200
+"""Ticks after which bulk images give up their part for an eighth as many."""
+
 _PATIENCE = 3
 """Ticks in a row that may plan none though there is room: those in which a deadline passes plan nothing new."""
 
@@ -88,7 +91,7 @@ class Beside:
             self._check_lane(step, group)
         for row in step.rows:
             self._check_readable(step, row)
-        if self._reserved:
+        if self._reserved and self._holds():  # requests that end in a tick, before its launches, may end the trial
             self._check_reserved(step)
         if any(row.sequence.beside for row in step.rows) and not step.plan.beside:
             raise Violation(f"step {step.number} carries a prompt that is computed beside it")
@@ -137,16 +140,22 @@ class Beside:
     def planning(self) -> None:
         """Note which images wait for the part that they are kept to, before a tick."""
         simulation = self._simulation
-        policy = simulation.scheduler.policy
-        urgent = isinstance(policy, RealtimePolicy) and simulation.core.open_realtime > 0
-        wanted = simulation.scenario.realtime_part and urgent
-        self._reserved = wanted and policy.part.holds(simulation.now)
+        if isinstance(simulation.scheduler.policy, RealtimePolicy) and simulation.now % _TRIAL == 0:
+            simulation.scheduler.policy.part._resumed = simulation.now + _TRIAL // 8  # as after many late requests
+        wanted = simulation.scenario.realtime_part and simulation.core.open_realtime > 0
+        self._reserved = wanted and self._holds()
         simulation.seen["bulk images take turns as real-time requests were late"] += wanted and not self._reserved
         jobs = simulation.scheduler.encoder.jobs.values() if self._reserved else ()
         bulk = (job for job in jobs if job.launched < job.total and not job.leader.realtime)
         self._waiting = [job for job in bulk if self._lanes.get(job.number, True)]
         self._before = self._newest
+        policy = simulation.scheduler.policy
         self._lacked = isinstance(policy, RealtimePolicy) and policy.lacked_place_beside
+
+    def _holds(self) -> bool:
+        """Whether bulk images may run beside real-time requests."""
+        policy = self._simulation.scheduler.policy
+        return isinstance(policy, RealtimePolicy) and policy.part.holds(self._simulation.now)
 
     def check(self) -> None:
         """Check after a tick that images do not wait for ever while there is room for them in their part."""

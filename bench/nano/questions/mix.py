@@ -34,7 +34,7 @@ LENGTHS = {
 }
 """Tokens that a slot has room for: prompt and answer. Most questions take a quarter of it."""
 ASKED = 2  # times that every scene is asked all slots of `ROW`
-ROOM = 896  # tokens of a row of packed questions: those of a scene take 670, what few rows have beyond is cut
+ROOM = 896  # tokens of a row of packed questions: those of a scene take 670, what a tenth has beyond is cut
 PARTS = DECISION, TYPED, TEXT = ("decision", "typed", "text")  # of the loss on tokens
 PART = {"typed": TYPED, "named": TYPED, "objects": DECISION, "outline": DECISION, "thought": DECISION}
 """Part of the loss that a slot's answers belong to; those of all others are text."""

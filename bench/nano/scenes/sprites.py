@@ -27,9 +27,9 @@ STRANGERS = (
 """Things that are no objects of the vocabulary, and look like none: further distractors, since a model that knows of no
 other things takes whatever is one for what it is asked for."""
 
-PEOPLE = "🧍🚶🏃🕺🧎🤸🏋🤺🏂🏌🏄🏊🚣👷💂👰🙋🤷🙇🧘🧗👶"
-"""Most photographs show people, so these are strangers too; each is drawn a second time as a dark shape. None wears or
-rides what the vocabulary names."""
+PEOPLE = "🧍🚶🏃🕺🧎🤸🏋🤺🏌🏄🏊🚣👷💂👰🙋🤷🙇🧘🧗👶"
+"""Most photographs show people, so these are strangers too; each is drawn a second time as a dark shape. Their clothes
+are no objects: nobody is asked for a t-shirt that somebody wears."""
 
 Sprites = npt.NDArray[np.uint8]
 

@@ -40,7 +40,8 @@ def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = ()) -> 
             raise ValueError(f"{folder} has no weights of which a share could be kept: publish the run without --kept")
         for name, before in load_file(target).items():
             share = next((share for names, share in kept if names in name), 0.0)
-            weights[name] = ((1 - share) * weights[name].float() + share * before.float()).to(before.dtype)
+            if share and name in weights:
+                weights[name] = ((1 - share) * weights[name].float() + share * before.float()).to(before.dtype)
     save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))

@@ -718,10 +718,31 @@ MUTANTS = [
         "tests/engine/test_beside.py",
     ),
     Mutant(
+        "answers in time do not count for the encoder's part",
+        "scheduler/realtime.py",
+        "if late or sequence.error is None:",
+        "if late:",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "requests are late because of images that do not run",
+        "scheduler/realtime.py",
+        "and sequence.deadline is not None and self._has_bulk_beside",
+        "and sequence.deadline is not None and len(self.bulk) > 0",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "every name of one late question ends the trial of a part",
+        "scheduler/part_trial.py",
+        "if deadline != self._deadline:",
+        "if True:",
+        "tests/scheduler/test_part_trial.py",
+    ),
+    Mutant(
         "every pause of the encoder's part is as short as the first",
         "scheduler/part_trial.py",
-        "self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)",
-        "pass",
+        "min(2 * self._pause_s, _LONGEST_PAUSE_S) if brief else",
+        "",
         "tests/scheduler/test_part_trial.py",
     ),
     Mutant(

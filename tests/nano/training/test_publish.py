@@ -33,6 +33,8 @@ def test_weights_may_keep_a_share_of_the_earlier_ones_by_their_names(run, tmp_pa
     publish.publish(run, tmp_path / "out")
     later = {"model.text.lm_head.bias": torch.full((8,), 4.0).half(), "other": torch.zeros(3)}
     save_file(later, run / "model.safetensors")
+    before = load_file(tmp_path / "out" / "model.safetensors")
+    save_file(before | {"no longer there": torch.ones(1)}, tmp_path / "out" / "model.safetensors")
 
     for kept, others in ((["lm_head=0.5"], 0.0), (["lm_head=0.5", "=0.25"], 0.25)):
         copytree(tmp_path / "out", tmp_path / str(others))
