@@ -22,13 +22,13 @@ class PartTrial:
     def __init__(self, second: float = 1.0) -> None:
         self._second = second
         self._late = 0  # a bit for each request, the last one's is the lowest
-        self._deadline = math.nan  # of the last one
-        self._pause_s = 0.0  # the last one
-        self._resumed = -math.inf
+        self._deadline = math.nan  # of the last request
+        self._pause_s = 0.0  # the last one; none yet
+        self._begins = -math.inf  # the trial, perhaps still to come
 
     def holds(self, now: float) -> bool:
         """Whether bulk images may run beside real-time requests."""
-        return now >= self._resumed
+        return now >= self._begins
 
     def note_end(self, now: float, deadline: float, *, late: bool) -> None:
         """Take note of a real-time request that has ended while bulk work ran in the part.
@@ -39,14 +39,14 @@ class PartTrial:
             return
         if deadline != self._deadline:
             self._deadline = deadline
-            self._late = self._late << 1 & (1 << _LOOKED_AT) - 1
+            self._late = 2 * self._late % 2**_LOOKED_AT
         self._late |= late
         if self._late.bit_count() <= _MOST_LATE:
             return
         self._late = 0
-        brief = now - self._resumed < self._pause_s * self._second
+        brief = now - self._begins < self._pause_s * self._second
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S) if brief else _FIRST_PAUSE_S
-        self._resumed = now + self._pause_s * self._second
+        self._begins = now + self._pause_s * self._second
         _logger.warning(
             "most real-time requests are late beside bulk images: these take turns for %g s; a smaller encode_sms or "
             "longer deadlines may help",

@@ -141,7 +141,7 @@ class Beside:
         """Note which images wait for the part that they are kept to, before a tick."""
         simulation = self._simulation
         if isinstance(simulation.scheduler.policy, RealtimePolicy) and simulation.now % _TRIAL == 0:
-            simulation.scheduler.policy.part._resumed = simulation.now + _TRIAL // 8  # as after many late requests
+            simulation.scheduler.policy.part._begins = simulation.now + _TRIAL // 8  # as after many late requests
         wanted = simulation.scenario.realtime_part and simulation.core.open_realtime > 0
         self._reserved = wanted and self._holds()
         simulation.seen["bulk images take turns as real-time requests were late"] += wanted and not self._reserved

@@ -19,7 +19,7 @@ AT_LEAST = {
     "batches of more than 8 rows": 1_000,
     "bulk images in their part": 800,
     "bulk images take turns as real-time requests were late": 500,
-    "bulk prompts in their part": 60,
+    "bulk prompts in their part": 80,
     "bulk's turns": 2_000,
     "budgets above the allocation": 20_000,
     "budgets below the allocation": 20_000,

@@ -28,8 +28,8 @@ STRANGERS = (
 other things takes whatever is one for what it is asked for."""
 
 PEOPLE = "🧍🚶🏃🕺🧎🤸🏋🤺🏌🏄🏊🚣👷💂👰🙋🤷🙇🧘🧗👶"
-"""Most photographs show people, so these are strangers too; each is drawn a second time as a dark shape. Their clothes
-are no objects: nobody is asked for a t-shirt that somebody wears."""
+"""Most photographs show people, so these are distractors too, each drawn a second time as a dark shape. What they wear
+does not count as an object."""
 
 Sprites = npt.NDArray[np.uint8]
 

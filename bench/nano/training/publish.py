@@ -6,6 +6,7 @@ With `--figures` it also writes the table of the model card, from files that `be
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -84,8 +85,10 @@ def update_card(card: Path, figures: Sequence[Path]) -> None:
 
 
 def _kept(text: str) -> tuple[str, float]:
-    names, _, share = text.rpartition("=")
-    return names, float(share)
+    match = re.fullmatch(r"(.*)=([0-9.]+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAMES=SHARE, such as vision.=0.5, or =0.5 for all weights")
+    return match[1], float(match[2])
 
 
 def main() -> None:

@@ -59,6 +59,14 @@ def test_a_share_that_cannot_be_kept_is_refused(names, share, why, run, tmp_path
         publish.publish(run, tmp_path / "out", [(names, share)])
 
 
+@pytest.mark.parametrize("text", ["0.5", "lm_head", "lm_head=half"])
+def test_a_share_without_names_or_number_is_refused(text, run, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["publish", str(run), "--kept", text])
+    with pytest.raises(SystemExit):
+        publish.main()
+    assert f"'{text}' is no NAMES=SHARE, such as vision.=0.5" in capsys.readouterr().err
+
+
 def test_weights_over_the_limit_are_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(publish, "LIMIT", 10)
 

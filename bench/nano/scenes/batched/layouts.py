@@ -21,7 +21,7 @@ CROWDS = ((10, 0.5), (25, 0.25), (50, 0.25))
 
 _ANY_ANGLE = 0.5  # of the scenes turn objects by any angle: outlines of these are learned late
 _EMPTY = 0.18  # of the scenes hold nothing, or distractors alone: texture is no object
-_ALONE = 0.15  # of the scenes that may hold up to ten objects hold one, which is not to be taken for the ground
+_ALONE = 0.15  # of the scenes that may hold up to ten objects hold one: it must not be taken for background
 _DISTRACTED = 0.4  # of the scenes hold distractors, up to `_MOST_DISTRACTORS`
 _MOST_DISTRACTORS = 5
 _LEAST_PIXELS = 14  # of an object's longer side in the image before it is scaled to the crop
