@@ -64,7 +64,7 @@ def scenes_of(labels, boxes, seed=0):
     outlines = rand(batch, places, 32, 2) * (torch.arange(32) < vertices[..., None])[..., None]
     pixels = torch.zeros(batch, 1, 1, 3, dtype=torch.uint8)
     near, spots, free, free_ok = inside(0.1), inside(0.8), rand(batch, 2), rand(batch) < 0.9
-    dense = Dense(empty.long(), empty > 0, *3 * (empty[..., None],))
+    dense = Dense(empty.long(), empty > 0, empty.long(), *3 * (empty[..., None],))
     return Scenes(pixels, labels, boxes, near, spots, free, free_ok, outlines, vertices, dense)
 
 

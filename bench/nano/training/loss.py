@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.mix import PARTS
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
+from bench.nano.scenes.batched.layouts import MAX_OBJECTS
 from bench.nano.scenes.batched.truth import LEAD, TOLD, Dense
 from photonlite.models.layers import attend, layer_norm
 from photonlite.models.moondream.config import VisionConfig
@@ -125,6 +126,7 @@ class Weights:
     typed: float = 3.0
     patch_class: float = 1.0
     patch_centre: float = 1.0
+    patch_number: float = 1.0
     patch_box: float = 4.0
     patch_point: float = 4.0
     patch_outline: float = 24.0
@@ -138,14 +140,17 @@ class DenseHeads(nn.Module):
         self.ln = layer_norm(dim)
         self.label = nn.Linear(dim, classes + 1)
         self.centre = nn.Linear(dim, 1)
+        self.number = nn.Linear(dim, MAX_OBJECTS + 1)
         self.box = nn.Linear(dim, 4)
         self.point = nn.Linear(dim, 2)
         self.outline = nn.Linear(dim, 2 * TOLD)
 
     def forward(self, tokens: Tensor) -> Dense:
-        """Map image tokens [B, P, dim] to logits of labels [B, P, classes + 1] and centres [B, P], and to places."""
+        """Map image tokens [B, P, dim] to logits of labels [B, P, classes + 1], of centres [B, P] and of numbers
+        [B, P, MAX_OBJECTS + 1], and to places.
+        """
         n = self.ln(tokens)
-        return Dense(self.label(n), self.centre(n)[..., 0], self.box(n), self.point(n), self.outline(n))
+        return Dense(self.label(n), self.centre(n)[..., 0], self.number(n), self.box(n), self.point(n), self.outline(n))
 
 
 class Learner(nn.Module):
@@ -165,6 +170,7 @@ class Learner(nn.Module):
         pixels: Tensor,
         labels: Tensor,
         centres: Tensor,
+        numbers: Tensor,
         boxes: Tensor,
         points: Tensor,
         outlines: Tensor,
@@ -187,7 +193,7 @@ class Learner(nn.Module):
         target, value, outline = ids.roll(-1, 1), values.roll(-1, 1), outline.roll(-1, 1)
         weight = weight.roll(-1, 1) * ~self.attention.last
         answers = self._answers(hidden, target, value, weight, outline, part)
-        return answers | self._dense(images, Dense(labels, centres, boxes, points, outlines))
+        return answers | self._dense(images, Dense(labels, centres, numbers, boxes, points, outlines))
 
     def _embed(self, ids: Tensor, values: Tensor) -> Tensor:
         """Embed text, and numbers with a little noise, since at inference they come from bins that may be one off.
@@ -247,6 +253,10 @@ class Learner(nn.Module):
             told.centres.float(), wanted.centres.float(), reduction="none"
         )
         some = wanted.labels < self.classes
+        # Every object counts alike, not every patch of it; the text decoder, which reads them all, was slow to count.
+        number = functional.cross_entropy(
+            told.numbers.flatten(0, 1).float(), wanted.numbers.flatten(), reduction="none"
+        )
         box, point = (
             _mean((a.float() - b).abs().mean(-1), some)
             for a, b in ((told.boxes, wanted.boxes), (told.points, wanted.points))
@@ -256,6 +266,7 @@ class Learner(nn.Module):
         return {
             "patch_class": label,
             "patch_centre": _mean(centre, weight),
+            "patch_number": _mean(number.view_as(weight), weight * some),
             "patch_box": box,
             "patch_point": point,
             "patch_outline": _mean(astray, drawn),

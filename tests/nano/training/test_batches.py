@@ -31,7 +31,7 @@ def test_a_batch_is_what_the_learner_takes():
     assert shapes["values"] == (3, ROOM, 2)
     assert shapes["boxes"] == (*shapes["labels"], 4)
     assert shapes["outlines"] == (*shapes["labels"], 2 * TOLD)
-    assert names[1:6] == list(Dense._fields)
+    assert names[1:7] == list(Dense._fields)
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from bench.nano.questions.layout import BOS, COORD, SIZE, Questions
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
+from bench.nano.scenes.batched.layouts import MAX_OBJECTS
 from bench.nano.scenes.batched.truth import TOLD
 from bench.nano.training.loss import (
     Learner,
@@ -105,8 +106,9 @@ def learner(monkeypatch):
 
 
 NOWHERE = (
-    torch.zeros(2, 25, dtype=torch.bool), torch.zeros(2, 25, 4), torch.zeros(2, 25, 2), torch.zeros(2, 25, 2 * TOLD),
-)  # fmt: skip  # centres, boxes, points and outlines of all patches
+    torch.zeros(2, 25, dtype=torch.bool), torch.zeros(2, 25, dtype=torch.long),
+    torch.zeros(2, 25, 4), torch.zeros(2, 25, 2), torch.zeros(2, 25, 2 * TOLD),
+)  # fmt: skip  # centres, numbers, boxes, points and outlines of all patches
 
 
 def loss(learner, *batch):
@@ -336,7 +338,7 @@ def test_dense_loss_of_heads_that_know_nothing(learner, pixels, packed):
     outlines[0, :3, 2 * 8 :] = -1  # of eight vertices
     points = boxes[..., :2] + 0.1
     centres = labels == 0
-    parts = loss(learner, pixels, labels, centres, boxes, points, outlines, *packed)
+    parts = loss(learner, pixels, labels, centres, NOWHERE[1], boxes, points, outlines, *packed)
     assert float(parts["patch_class"]) == pytest.approx(math.log(5))
     assert float(parts["patch_centre"]) == pytest.approx(math.log(2))
     # The places of background patches mean nothing.
@@ -389,11 +391,29 @@ def test_patches_without_a_centre_count_less(learner, pixels, packed):
     assert mixed == pytest.approx((49 * 0.1 * right + right + 2.0) / (49 * 0.1 + 1))
 
 
-@pytest.mark.parametrize("part", ["patch_class", "patch_centre", "patch_box", "patch_point", "patch_outline"])
+def test_every_object_s_number_counts_alike(learner, pixels, packed):
+    """Three of a kind, one of which has a patch besides that of its centre."""
+    flat_heads(learner)
+    learner.heads.number.bias.data[3] = 2.0  # says three everywhere
+    centres, numbers, *places = (x.clone() for x in NOWHERE)
+    labels = torch.full((2, 25), 4)
+    labels[0, :4] = 1
+    centres[0, :3] = True
+    numbers[0, :4] = 3
+    right = float(loss(learner, pixels, labels, centres, numbers, *places, *packed)["patch_number"])
+    assert right == pytest.approx(math.log(math.exp(2.0) + MAX_OBJECTS) - 2.0)
+    numbers[0, 0] = 2
+    wrong = float(loss(learner, pixels, labels, centres, numbers, *places, *packed)["patch_number"])
+    assert wrong == pytest.approx(right + 2.0 * 1 / 3.1)
+
+
+@pytest.mark.parametrize(
+    "part", ["patch_class", "patch_centre", "patch_number", "patch_box", "patch_point", "patch_outline"]
+)
 def test_the_dense_loss_teaches_the_vision_encoder(learner, pixels, packed, part):
     learner.requires_grad_(True)
     labels = torch.zeros(2, 25, dtype=torch.long)
-    parts = loss(learner, pixels, labels, *NOWHERE[:3], torch.ones(2, 25, 2 * TOLD), *packed)
+    parts = loss(learner, pixels, labels, *NOWHERE[:4], torch.ones(2, 25, 2 * TOLD), *packed)
     parts[part].backward()
     assert float(learner.model.vision.patch_emb.weight.grad.abs().sum()) > 0
     assert learner.model.text.wte.grad is None

@@ -119,6 +119,7 @@ class Dense(NamedTuple):
 
     labels: Tensor  # The object at the patch's centre, [B, P]; the number of classes stands for background
     centres: Tensor  # Whether an object's own centre is here, bool [B, P]
+    numbers: Tensor  # How many objects of the patch's kind the picture shows, [B, P]; 0 for background
     boxes: Tensor  # The box of the patch's object, [B, P, 4]
     points: Tensor  # Where one points at it, [B, P, 2]
     outlines: Tensor  # The first vertices of its outline, [B, P, 2 * TOLD], -1 where it has fewer
@@ -157,4 +158,5 @@ def dense(
     there = torch.arange(TOLD, device=owner.device) < vertices[..., None]
     first = torch.where(there[..., None], outlines[:, :, :TOLD], -1.0).flatten(2)
     own = at.clamp(min=0)
-    return Dense(label, centres, boxes[rows, own], points[rows, own], first[rows, own])
+    number = torch.where(at >= 0, (labels[:, :, None] == labels[:, None]).sum(2).gather(1, own), 0)
+    return Dense(label, centres, number, boxes[rows, own], points[rows, own], first[rows, own])

@@ -224,6 +224,15 @@ def test_dense_targets_of_a_scene(steady, monkeypatch):
     assert torch.equal(points[3:7, 3:7], scene.points[0, 0].expand(4, 4, 2))
     assert torch.equal(points[2, 8], scene.points[0, 1])
     assert scene.patches.centres.reshape(10, 10).nonzero().tolist() == [[2, 8], [5, 5]]
+    assert torch.equal(scene.patches.numbers.reshape(10, 10), (expected < 3).long())
+
+
+def test_patches_tell_how_many_there_are_of_their_kind():
+    scenes = composer()(11, FULL)
+    said, numbers = scenes.patches.labels, scenes.patches.numbers
+    there = (scenes.labels[:, None] == said[..., None]).sum(2)
+    assert int((there > 1).sum()) > 50
+    assert torch.equal(numbers, there)
 
 
 def test_patches_tell_the_outline_of_their_object(steady, monkeypatch):
