@@ -90,6 +90,8 @@ class Case:
 class Bulk:
     """Clients on a thread of their own that ask for long answers about large images, until the block ends.
 
+    The block's end raises the error that a client got, if there was one.
+
     Args:
         model: Is asked.
         clients: How many; 0 for none.
@@ -97,6 +99,7 @@ class Bulk:
 
     Attributes:
         answered: Answers so far.
+        error: The first that a client got; nobody asks any more then.
     """
 
     def __init__(self, model: VisionModel, clients: int, tokens: int = BULK_TOKENS) -> None:
@@ -105,7 +108,8 @@ class Bulk:
         self._model = model
         self._clients = clients
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._everybody()), daemon=True)
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Bulk":
         self._thread.start()
@@ -114,6 +118,14 @@ class Bulk:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._everybody())
+        except Exception as error:
+            self.error = error
 
     async def _everybody(self) -> None:
         source = make_images(*BULK_SIZE)

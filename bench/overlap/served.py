@@ -105,8 +105,8 @@ class Place:
             self._submit(self)
 
 
-def await_streams(holds: Callable[[], bool], places: Sequence[Place]) -> None:
-    """Wait until something holds; raises the error of a stream that has failed, since it may never hold then."""
+def await_streams(holds: Callable[[], bool], places: Sequence[Place | Bulk]) -> None:
+    """Wait until something holds; raises the error of a stream or client, since it may never hold then."""
     while not holds():
         for place in places:
             if place.error is not None:
@@ -126,7 +126,7 @@ def running(model: VisionModel, load: Load, vocabulary: int) -> Iterator[tuple[l
     for place in places:
         place.begun.wait()
     with Bulk(model, load.clients) as bulk:
-        await_streams(lambda: bulk.answered > 0, places)
+        await_streams(lambda: bulk.answered > 0, [*places, bulk])
         yield places, bulk
     for place in places:
         place.stopping = True

@@ -243,9 +243,23 @@ def _crop_encoder(
     else:
         graphed = GraphedPatches(cast(PatchEncoder, encoder), spec, where)
     report = graphed.capture(capturer)
-    if capturers.encode is not None:
-        report += graphed.capture(capturers.encode, in_part=True)
+    if divided is not None and capturers.encode is not None:
+        in_part = graphed.capture(capturers.encode, in_part=True)
+        _require_room(divided.encode.sms, report.graphs, in_part.graphs)
+        report += in_part
     return graphed, capturers, report
+
+
+def _require_room(sms: int, whole: int, in_part: int) -> None:
+    """Refuse a part of the card in which none of the encoder's graphs could be made, though the whole card has some.
+
+    Its kernels do not run there without graphs either: those of 8-bit products failed on 12 SMs of an H200.
+    """
+    if whole and not in_part:
+        raise SettingsError(
+            f"engine setting 'encode_sms': images cannot be encoded in a part of {sms} SMs, as the warnings above say: "
+            "it must be larger, or 0 for turns on the whole card"
+        )
 
 
 def _slot_shape(model: Model, config: EngineConfig, max_batch: int) -> SlotShape:

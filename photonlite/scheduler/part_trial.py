@@ -3,7 +3,7 @@
 import logging
 import math
 
-_LOOKED_AT, _MOST_LATE = 16, 8
+_LOOKED_AT, _MOST_LATE = 16, 1
 """Real-time requests that are looked at, the last ones; more late ones than that among them end a trial."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 640.0
@@ -12,11 +12,12 @@ _logger = logging.getLogger("photonlite")
 
 
 class PartTrial:
-    """Lets bulk images run beside real-time requests until more than half of the last sixteen are late.
+    """Lets bulk images run beside real-time requests until two of the last sixteen are late.
 
-    Work beside a request makes it slower. One that takes most of its deadline alone is late every time then, where with
-    images in turn it would be late now and then. After a pause the part is tried again; the next pause is twice as long
-    if the trial was shorter than the last one. `second` is in the unit of the clock.
+    Work beside a request makes it slower: one that takes most of its deadline alone is late often then, where with
+    images in turn it would be late now and then. A control loop can bear little of that. After a pause the part is
+    tried again; the next pause is twice as long if the trial was shorter than the last one. `second` is in the unit of
+    the clock.
     """
 
     def __init__(self, second: float = 1.0) -> None:
@@ -48,7 +49,7 @@ class PartTrial:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S) if brief else _FIRST_PAUSE_S
         self._begins = now + self._pause_s * self._second
         _logger.warning(
-            "most real-time requests are late beside bulk images: these take turns for %g s; a smaller encode_sms or "
+            "real-time requests are late beside bulk images: these take turns for %g s; a smaller encode_sms or "
             "longer deadlines may help",
             self._pause_s,
         )

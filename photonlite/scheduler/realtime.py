@@ -36,8 +36,8 @@ image is being encoded where the encoder has a stream of its own: there, or in t
 
 Where real-time requests have a part of the card (`Limits.realtime_part`), bulk images and the prompts about them run in
 the other part while real-time requests are near, at any time: they hold up nothing here. A prompt that gets no row or
-page there, of what real-time requests have left, has its turn as all others have. Where most real-time requests are
-late beside them, bulk images take turns for a while (`PartTrial`).
+page there, of what real-time requests have left, has its turn as all others have. Where real-time requests are late
+beside them, bulk images take turns for a while (`PartTrial`).
 """
 
 import math

@@ -463,7 +463,7 @@ def test_bulk_images_take_turns_once_realtime_requests_were_late_beside_them(
     bench.ask(image=FakeImage("beside"))
     bench.core.tick()
     assert lanes(bench, "encode") == [("beside", True)]
-    for number in range(9):
+    for number in range(2):
         bench.ask(realtime=True, deadline=None if deadline is None else deadline + number)
         if how == "waits":
             bench.core.tick()
@@ -480,12 +480,12 @@ def test_bulk_images_take_turns_once_realtime_requests_were_late_beside_them(
     assert set(lanes(bench, "encode")) == {("beside", True), ("bulk", not turns)}
 
 
-def test_one_answer_in_time_of_two_keeps_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fifteen_answers_in_time_of_sixteen_keep_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, policy = reserved(monkeypatch)
     bench.ask(image=FakeImage("beside"))
     bench.core.tick()
-    for number in range(40):
-        bench.ask(realtime=True, deadline=number + 1e9 * (number % 2))
+    for number in range(48):
+        bench.ask(realtime=True, deadline=number + 1e9 * (number % 16 > 0))
         bench.scheduler.finish(bench.sequences[-1], bench.clock())
 
     assert policy.part.holds(bench.clock())

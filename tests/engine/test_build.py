@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from photonlite.config import EngineConfig
+from photonlite.device.parts import CardParts
 from photonlite.engine import build
 from photonlite.errors import MissingDependencyError, SettingsError
 from photonlite.models.base import CropEncoder
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.observe.metrics import EngineMetrics
+from photonlite.runner.graphs import GraphReport
 from tests.serving import IMAGE, double, serve
 
 
@@ -91,6 +93,33 @@ def test_a_card_is_divided_where_that_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert divided(68) is parts.return_value
     with pytest.raises(SettingsError, match="'encode_sms' is 132: it must be below 132"):
         divided(132)
+
+
+class Graphs:
+    """An encoder's graphs, so many for the whole card and so many in a part."""
+
+    def __init__(self, whole: int, in_part: int) -> None:
+        self.whole, self.in_part = whole, in_part
+
+    def capture(self, _: object, *, in_part: bool = False) -> GraphReport:
+        return GraphReport(self.in_part if in_part else self.whole, 1.0, 10)
+
+
+@pytest.mark.parametrize(("whole", "in_part"), [(16, 16), (16, 3), (0, 0), (16, 0)])
+def test_a_part_in_which_no_image_can_be_encoded_is_refused(
+    whole: int, in_part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "CudaCapturer", Mock())
+    monkeypatch.setattr(build, "GraphedCrops", Mock(return_value=Graphs(whole, in_part)))
+    parts: Any = CardParts(*(SimpleNamespace(sms=sms) for sms in (120, 12)))  # type: ignore[arg-type]
+    config = EngineConfig(encoding="beside", encode_sms=16)
+    made = partial(build._crop_encoder, double().model, torch.device("cuda", 0), torch.float16, config, parts)
+
+    if whole and not in_part:
+        with pytest.raises(SettingsError, match=r"'encode_sms': images cannot be encoded in a part of 12 SMs.* or 0"):
+            made()
+    else:
+        assert made()[2] == GraphReport(whole + in_part, 2.0, 20)
 
 
 @pytest.mark.parametrize("sms", [None, 8])

@@ -1,8 +1,10 @@
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from bench import realtime
+from photonlite.errors import StepError
 from photonlite.realtime.frames import Question
 from photonlite.realtime.state import LoopState
 
@@ -41,6 +43,17 @@ def test_frames_of_the_clip_never_repeat() -> None:
 
     assert first.size == second.size == (480, 320)
     assert first.tobytes() != second.tobytes()
+
+
+def test_a_client_s_error_is_told_where_its_block_ends() -> None:
+    model = Mock(aquery=AsyncMock(side_effect=StepError("the device failed")))
+
+    with pytest.raises(StepError, match="the device failed"), realtime.Bulk(model, 3) as bulk:
+        bulk._thread.join()
+
+    with realtime.Bulk(model, 0) as nobody:
+        pass
+    assert nobody.error is None
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--bulk", "-1"], ["--only", "caption"]])

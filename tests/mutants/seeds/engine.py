@@ -4,6 +4,20 @@ from tests.mutants.mutant import CORE, RUNS, SIMULATION, Mutant
 
 MUTANTS = [
     Mutant(
+        "a part of the card in which nothing can be encoded is kept",
+        "engine/build.py",
+        "if whole and not in_part:",
+        "if not in_part and False:",
+        "tests/engine/test_build.py",
+    ),
+    Mutant(
+        "a card whose encoder has no graphs at all is not divided",
+        "engine/build.py",
+        "if whole and not in_part:",
+        "if not in_part:",
+        "tests/engine/test_build.py",
+    ),
+    Mutant(
         "images are encoded beside other steps where the tuned schedule takes turns",
         "engine/build.py",
         "if split.source and not split.encode_sms:",

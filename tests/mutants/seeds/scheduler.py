@@ -739,6 +739,13 @@ MUTANTS = [
         "tests/scheduler/test_part_trial.py",
     ),
     Mutant(
+        "two late requests of sixteen do not end the trial of a part",
+        "scheduler/part_trial.py",
+        "_LOOKED_AT, _MOST_LATE = 16, 1",
+        "_LOOKED_AT, _MOST_LATE = 16, 2",
+        "tests/scheduler/test_part_trial.py",
+    ),
+    Mutant(
         "every pause of the encoder's part is as short as the first",
         "scheduler/part_trial.py",
         "min(2 * self._pause_s, _LONGEST_PAUSE_S) if brief else",
