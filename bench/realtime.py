@@ -90,7 +90,7 @@ class Case:
 class Bulk:
     """Clients on a thread of their own that ask for long answers about large images, until the block ends.
 
-    The block's end raises the error that a client got, if there was one.
+    The block's end raises the error that a client got, unless the block has raised one itself.
 
     Args:
         model: Is asked.
@@ -115,10 +115,10 @@ class Bulk:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
-        if self.error is not None:
+        if self.error is not None and kind is None:
             raise self.error
 
     def _run(self) -> None:

@@ -122,8 +122,8 @@ class EngineConfig:
         realtime_part: Whether images of bulk requests and the prompts about them leave the other SMs to real-time
             requests while these come, with "beside" and a divided card: they run in the encoder's part alone, slower
             but at any time, and real-time requests about other images do not wait for them. Else images take turns on
-            the whole card meanwhile, and so they do for a while where real-time requests with a deadline are late
-            beside them, as those are that take nearly all of it alone.
+            the whole card meanwhile, and so they do for a while once two of sixteen real-time requests with a
+            deadline are late beside them, as those are that take nearly all of it alone.
         tuning: A file that `photonlite tune` has written for this card and model, with "beside": its schedule says how
             many SMs are the encoder's own, and its measurements when that pays. None for the file in the user's cache,
             if there is one for this card, model and versions; else a default for the card.

@@ -1,19 +1,23 @@
 """What bounds decode steps and encodings, by the profiler's counters: `python -m bench.overlap.counters --streams 32`.
 
-Nsight Compute (`ncu`, on the PATH) measures every kernel of one decode step and of one encoding, on the whole card and
-in parts of it, each in a process of its own. It runs a kernel several times, and alone: what both take from one another
-side by side is not in these figures, their times are.
+Nsight Compute (`ncu`, on the PATH, with the right to read counters) measures every kernel of one decode step and of one
+encoding, on the whole card and in parts of it, each in a process of its own. It runs each kernel several times and
+alone: the figures show neither what the two take from one another nor their times side by side. Caches keep what the
+run before has left, as from one kernel to the next. Per cent are of the whole card's peak, also in a part: of 132 SMs,
+64 are 48 %.
 """
 
 import argparse
 import csv
-import re
+import math
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,22 +59,24 @@ def read_counters(text: str) -> list[Kernel]:
     Raises:
         ValueError: It holds no kernels.
     """
-    _, head, rest = text.partition('"ID"')
-    _units, *lines = list(csv.DictReader((head + rest).splitlines())) or [{}]
+    _units, *lines = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"'))) or [{}]
     if not lines:
         raise ValueError(f"the profiler measured no kernel: {text[-1000:]}")
+    shares = [counter + _SHARE for counter in COUNTERS.values()]
     return [
-        Kernel(
-            re.split(r"[<(]", line["Kernel Name"].removeprefix("void "))[0],
-            _number(line[_TIME]),
-            tuple(_number(line[counter + _SHARE]) for counter in COUNTERS.values()),
-        )
+        Kernel(line["Kernel Name"], _number(line, _TIME), tuple(_number(line, share) for share in shares))
         for line in lines
     ]
 
 
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+def _number(line: Mapping[str, str], name: str) -> float:
+    try:
+        number = float(line[name].replace(",", ""))
+    except (KeyError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"the profiler gave {line.get(name)!r} for {name} of {line['Kernel Name']}")
+    return number
 
 
 def rows_of(kernels: Sequence[Kernel]) -> list[list[str]]:
@@ -99,16 +105,30 @@ def profiled(what: str, sms: int, streams: int) -> str:
     counters = ",".join([_TIME, *(counter + _SHARE for counter in COUNTERS.values())])
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "counters.csv"
-        profiler = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
+        profiler = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "function"]
+        profiler += ["--clock-control", "none", "--cache-control", "none"]
         profiler += ["--profile-from-start", "off", "--metrics", counters, "--log-file", str(log)]
         own = [sys.executable, "-m", "bench.overlap.counters", "--run", what, "--splits", str(sms)]
-        done = subprocess.run(
-            [*profiler, *own, "--streams", str(streams)], capture_output=True, text=True, timeout=_LIMIT_S
-        )
+        failed, said = _run([*profiler, *own, "--streams", str(streams)])
         text = log.read_text(encoding="utf-8") if log.exists() else ""
-    if done.returncode:
-        raise ValueError(f"the profiler ended with {done.returncode}: {text[-500:]} {done.stderr[-1000:]}")
+    if failed:
+        raise ValueError(f"the profiler ended with {failed}: {text[-500:]} {said[-1000:]}")
     return text
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
+    """Run a command and return its status and what it said; too slow a one is killed with all that it has started."""
+    plain = {**os.environ, "LC_ALL": "C"}  # numbers with points
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=plain, start_new_session=True
+    )
+    try:
+        said, _ = process.communicate(timeout=_LIMIT_S)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, said
 
 
 def run(what: str, sms: int, streams: int, *, tiny: bool = False) -> None:

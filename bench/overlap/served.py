@@ -23,6 +23,7 @@ from bench.overlap.timeline import explain, intervals_of, tell_steps
 from bench.realtime import Bulk, card_cases, missed_share, play
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig, Precision
+from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import quantise_layers
@@ -125,11 +126,13 @@ def running(model: VisionModel, load: Load, vocabulary: int) -> Iterator[tuple[l
     places = [Place(submit) for _ in range(load.streams)]
     for place in places:
         place.begun.wait()
-    with Bulk(model, load.clients) as bulk:
-        await_streams(lambda: bulk.answered > 0, [*places, bulk])
-        yield places, bulk
-    for place in places:
-        place.stopping = True
+    try:
+        with Bulk(model, load.clients) as bulk:
+            await_streams(lambda: bulk.answered > 0, [*places, bulk])
+            yield places, bulk
+    finally:
+        for place in places:
+            place.stopping = True
     for place in places:
         place.ended.wait()
         if place.error is not None:
@@ -142,7 +145,7 @@ def measure(model: VisionModel, load: Load, vocabulary: int) -> Found:
         begun, answered = time.perf_counter(), bulk.answered
         time.sleep(load.seconds)
         # On a machine that is busy with something else, none may have come yet.
-        await_streams(lambda: any(place.gaps[-1][0] > begun for place in places), places)
+        await_streams(lambda: any(place.gaps[-1][0] > begun for place in places), [*places, bulk])
         ended, answered = time.perf_counter(), bulk.answered - answered
     gaps = [gap for place in places for at, gap in place.gaps if begun < at < ended]
     return Found(gaps, len(gaps) / (ended - begun), answered / (ended - begun))
@@ -221,11 +224,13 @@ def frame_rates(models: dict[str, VisionModel], clients: int, seconds: float) ->
     rows = []
     for way, model in models.items():
         case = card_cases()[0]
-        stats, rate = play(model, case, seconds, clients, 1)
-        p99 = f"{1e3 * stats.latency.p99:.1f} ms"
-        rows.append(
-            [f"{case.what} at 30 Hz, {clients} clients", way, f"{rate:.1f}/s", f"{missed_share(stats):.2%}", p99]
-        )
+        try:
+            stats, rate = play(model, case, seconds, clients, 1)
+            found = [f"{rate:.1f}/s", f"{missed_share(stats):.2%}", f"{1e3 * stats.latency.p99:.1f} ms"]
+        except PhotonliteError as error:  # the other ways are still of use
+            say(f"{way}: {type(error).__name__}: {error}")
+            found = ["failed"] * 3
+        rows.append([f"{case.what} at 30 Hz, {clients} clients", way, *found])
         say(" | ".join(rows[-1]))
     return rows
 

@@ -253,12 +253,12 @@ def _crop_encoder(
 def _require_room(sms: int, whole: int, in_part: int) -> None:
     """Refuse a part of the card in which none of the encoder's graphs could be made, though the whole card has some.
 
-    Its kernels do not run there without graphs either: those of 8-bit products failed on 12 SMs of an H200.
+    On 12 SMs of an H200 8-bit products failed without graphs as well, and so did every request about an image.
     """
     if whole and not in_part:
         raise SettingsError(
-            f"engine setting 'encode_sms': images cannot be encoded in a part of {sms} SMs, as the warnings above say: "
-            "it must be larger, or 0 for turns on the whole card"
+            f"images cannot be encoded in a part of {sms} SMs, as the warnings above say: engine setting 'encode_sms' "
+            "must be larger, or 0 for turns on the whole card"
         )
 
 

@@ -485,10 +485,16 @@ def test_fifteen_answers_in_time_of_sixteen_keep_the_part(monkeypatch: pytest.Mo
     bench.ask(image=FakeImage("beside"))
     bench.core.tick()
     for number in range(48):
-        bench.ask(realtime=True, deadline=number + 1e9 * (number % 16 > 0))
+        bench.ask(realtime=True, deadline=1e9 + number if number % 16 else -1.0 - number)
         bench.scheduler.finish(bench.sequences[-1], bench.clock())
-
     assert policy.part.holds(bench.clock())
+    bench.ask(realtime=True, deadline=-100.0)
+    bench.scheduler.finish(bench.sequences[-1], bench.clock())
+    assert policy.part.holds(bench.clock()), "the last late one was sixteen before"
+    bench.ask(realtime=True, deadline=-101.0)
+    bench.scheduler.finish(bench.sequences[-1], bench.clock())
+
+    assert not policy.part.holds(bench.clock())
 
 
 def test_late_requests_say_nothing_of_the_part_while_no_bulk_work_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,9 @@ def test_a_part_in_which_no_image_can_be_encoded_is_refused(
     made = partial(build._crop_encoder, double().model, torch.device("cuda", 0), torch.float16, config, parts)
 
     if whole and not in_part:
-        with pytest.raises(SettingsError, match=r"'encode_sms': images cannot be encoded in a part of 12 SMs.* or 0"):
+        with pytest.raises(
+            SettingsError, match=r"cannot be encoded in a part of 12 SMs.*'encode_sms' must be larger, or 0"
+        ):
             made()
     else:
         assert made()[2] == GraphReport(whole + in_part, 2.0, 20)

@@ -48,9 +48,16 @@ def test_frames_of_the_clip_never_repeat() -> None:
 def test_a_client_s_error_is_told_where_its_block_ends() -> None:
     model = Mock(aquery=AsyncMock(side_effect=StepError("the device failed")))
 
-    with pytest.raises(StepError, match="the device failed"), realtime.Bulk(model, 3) as bulk:
-        bulk._thread.join()
+    def ask(error: Exception | None = None) -> None:
+        with realtime.Bulk(model, 3) as bulk:
+            bulk._thread.join(60)
+            if error is not None:
+                raise error
 
+    with pytest.raises(StepError, match="the device failed"):
+        ask()
+    with pytest.raises(ValueError, match="of the block"):
+        ask(ValueError("of the block"))
     with realtime.Bulk(model, 0) as nobody:
         pass
     assert nobody.error is None

@@ -48,6 +48,16 @@ def test_a_question_about_many_names_counts_once() -> None:
     assert not trial.holds(0.0)
 
 
+def test_questions_that_end_among_one_another_count_once_each() -> None:
+    trial = PartTrial()
+    for deadline, late in ((1.0, True), (2.0, False), (1.0, True), (2.0, False), (1.0, True)):
+        trial.note_end(0.0, deadline, late=late)
+    assert trial.holds(0.0)
+    trial.note_end(0.0, 2.0, late=True)
+
+    assert not trial.holds(0.0)
+
+
 def test_each_pause_is_twice_as_long_while_trials_are_brief() -> None:
     trial = PartTrial()
     end(trial, 0.0, LATE)

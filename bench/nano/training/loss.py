@@ -253,7 +253,7 @@ class Learner(nn.Module):
             told.centres.float(), wanted.centres.float(), reduction="none"
         )
         some = wanted.labels < self.classes
-        # Every object counts alike, not every patch of it; the text decoder, which reads them all, was slow to count.
+        # Most of an object's patches count less here, too: else the few large ones would outweigh a crowd.
         number = functional.cross_entropy(
             told.numbers.flatten(0, 1).float(), wanted.numbers.flatten(), reduction="none"
         )

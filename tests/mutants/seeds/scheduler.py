@@ -734,8 +734,8 @@ MUTANTS = [
     Mutant(
         "every name of one late question ends the trial of a part",
         "scheduler/part_trial.py",
-        "if deadline != self._deadline:",
-        "if True:",
+        "self._late[deadline] = self._late.get(deadline, False) or late",
+        "self._late[deadline + len(self._late) / 64] = late",
         "tests/scheduler/test_part_trial.py",
     ),
     Mutant(

@@ -391,7 +391,7 @@ def test_patches_without_a_centre_count_less(learner, pixels, packed):
     assert mixed == pytest.approx((49 * 0.1 * right + right + 2.0) / (49 * 0.1 + 1))
 
 
-def test_every_object_s_number_counts_alike(learner, pixels, packed):
+def test_patches_without_a_centre_count_less_in_numbers(learner, pixels, packed):
     """Three of a kind, one of which has a patch besides that of its centre."""
     flat_heads(learner)
     learner.heads.number.bias.data[3] = 2.0  # says three everywhere
