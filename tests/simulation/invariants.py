@@ -17,7 +17,7 @@ from tests.simulation.body import Violation
 if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
 
-_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64, "_lengths": 8, "_slots": 8}
+_BOUNDED = {"_rows": CACHED_ROWS, "_hashed[]": 64, "_deadlines": 64, "_lengths": 8, "_slots": 8, "_late": 16}
 """Tables that may keep entries of ended requests, and how many at most."""
 
 _THOROUGH = 8
