@@ -99,7 +99,7 @@ class Bulk:
 
     Attributes:
         answered: Answers so far.
-        error: The first that a client got; nobody asks any more then.
+        error: What a request failed with, if one did; the clients stop at the first.
     """
 
     def __init__(self, model: VisionModel, clients: int, tokens: int = BULK_TOKENS) -> None:

@@ -3,8 +3,8 @@
 Nsight Compute (`ncu`, on the PATH, with the right to read counters) measures every kernel of one decode step and of one
 encoding, on the whole card and in parts of it, each in a process of its own. It runs each kernel several times and
 alone: the figures show neither what the two take from one another nor their times side by side. Caches keep what the
-run before has left, as from one kernel to the next. Per cent are of the whole card's peak, also in a part: of 132 SMs,
-64 are 48 %.
+run before has left, as from one kernel to the next. In a part, per cent may be of the whole card's peak, so that 64 of
+132 SMs at work are 48 %: that was not checked on a card yet.
 """
 
 import argparse
@@ -153,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--splits", type=int, nargs="+", default=[64], help="SMs for decoding; the rest encodes")
     parser.add_argument("--run", choices=("step", "encoding"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.streams < 1 or not (options.run or min(options.splits) > 0):
+        parser.error("--streams and --splits are numbers from 1 on")
     if options.run:
         run(options.run, options.splits[0], options.streams)
         return 0

@@ -245,12 +245,12 @@ def _crop_encoder(
     report = graphed.capture(capturer)
     if divided is not None and capturers.encode is not None:
         in_part = graphed.capture(capturers.encode, in_part=True)
-        _require_room(divided.encode.sms, report.graphs, in_part.graphs)
+        _require_graphs_in_part(divided.encode.sms, report.graphs, in_part.graphs)
         report += in_part
     return graphed, capturers, report
 
 
-def _require_room(sms: int, whole: int, in_part: int) -> None:
+def _require_graphs_in_part(sms: int, whole: int, in_part: int) -> None:
     """Refuse a part of the card in which none of the encoder's graphs could be made, though the whole card has some.
 
     On 12 SMs of an H200 8-bit products failed without graphs as well, and so did every request about an image.

@@ -133,6 +133,13 @@ def test_a_profiler_that_takes_too_long_is_killed_with_what_it_started(
     opened[0].close()
 
 
+@pytest.mark.parametrize("arguments", [["--splits", "64", "0"], ["--streams", "0"]])
+def test_impossible_numbers_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        counters.main(arguments)
+    assert "numbers from 1 on" in capsys.readouterr().err
+
+
 def test_without_the_profiler_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.overlap import served
 from bench.overlap.served import Place, await_streams, ways_of
 from photonlite.config import EngineConfig
+from photonlite.errors import StepError
 
 
 def test_ways_in_parts_are_measured_for_each_size() -> None:
@@ -20,3 +22,17 @@ def test_a_stream_that_fails_ends_the_wait_for_its_tokens() -> None:
 
     with pytest.raises(RuntimeError, match="card is lost"):
         await_streams(lambda: False, [place])
+
+
+def test_a_way_in_which_clients_fail_costs_no_other_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(model: str, *_: object) -> tuple[SimpleNamespace, float]:
+        if model == "broken":
+            raise StepError("the device failed")
+        return SimpleNamespace(latency=SimpleNamespace(p99=0.0312)), 21.3
+
+    monkeypatch.setattr(served, "play", play)
+    monkeypatch.setattr(served, "missed_share", lambda stats: 0.25)
+
+    rows = served.frame_rates({"12 SMs": "broken", "turns": "fine"}, 16, 1.0)  # type: ignore[dict-item]
+
+    assert [row[1:] for row in rows] == [["12 SMs", *["failed"] * 3], ["turns", "21.3/s", "25.00%", "31.2 ms"]]
