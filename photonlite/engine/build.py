@@ -119,8 +119,7 @@ def _build(
     split = split or split_by_settings(where, config) or Split(0, None, "")
     if split.source and not split.encode_sms:  # a tuned schedule without a division
         config = dataclasses.replace(config, encoding="turns", tuning=None, realtime_part=False)
-    max_batch = config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH)
-    slots = _slot_shape(model, config, max_batch)
+    slots = _slot_shape(model, config, config.max_batch or (CUDA_BATCH if where.type == "cuda" else CPU_BATCH))
     kv = kv_format(config.kv_dtype, model, where, dtype)
     divided = _divide(where, split.encode_sms)
     encoder, capturers, graphs = _crop_encoder(model, where, dtype, config, divided)
@@ -163,28 +162,7 @@ def _build(
     device = open_device(where, None if divided is None else divided.encode.stream)
     tracer = Tracer(enabled=config.trace)
     cache = CacheManager(PagePool(memory.pages, config.page_size), prefix_caching=config.prefix_caching)
-    limits = Limits(
-        max_batch=max_batch,
-        pending_rows=slots.pending_rows - 1,
-        max_prefill_tokens=config.max_prefill_tokens,
-        max_crops=config.max_crops,
-        max_image_bytes=MOST_BYTES,
-        staged_pages=restored_pages(model.shape, config.page_size),
-        launch_budget_s=config.launch_budget_s,
-        max_pause_s=config.max_pause_s,
-        max_positions=model.shape.max_context,
-        vocab_size=model.shape.vocab_size,
-        adapter_slots=config.adapter_slots,
-        forced_runs=config.forced_runs,
-        mixes=config.batching == "mixed",
-        mixed_tokens=config.mixed_tokens,
-        encodes_beside=encodes_beside,
-        parts=split.parts if divides else None,
-        realtime_part=reserves and divides,
-        router=config.router,
-        router_budget=config.router_budget,
-        swap_pages=places,
-    )
+    limits = _limits(model.shape, config, slots, split if divides else None, swap_pages=places)
     runner = (
         StepExecutor(device, model_runner, config.depth, tracer, encodes_beside=encodes_beside, prompts_beside=divides)
         if team is None
@@ -193,6 +171,33 @@ def _build(
     metrics = EngineMetrics(plain=plain_parts(model, where), tensor_parallel=config.tensor_parallel, tuning=tuning)
     core = EngineCore(Scheduler(cache, limits), runner, config.depth, metrics, tracer)
     return Parts(core, dataclasses.replace(memory, tuning=tuning), graphs, model_runner, team)
+
+
+def _limits(
+    shape: ModelShape, config: EngineConfig, slots: SlotShape, divided: Split | None, *, swap_pages: int
+) -> Limits:
+    return Limits(
+        max_batch=slots.max_rows,
+        pending_rows=slots.pending_rows - 1,
+        max_prefill_tokens=config.max_prefill_tokens,
+        max_crops=config.max_crops,
+        max_image_bytes=MOST_BYTES,
+        staged_pages=restored_pages(shape, config.page_size),
+        launch_budget_s=config.launch_budget_s,
+        max_pause_s=config.max_pause_s,
+        max_positions=shape.max_context,
+        vocab_size=shape.vocab_size,
+        adapter_slots=config.adapter_slots,
+        forced_runs=config.forced_runs,
+        mixes=config.batching == "mixed",
+        mixed_tokens=config.mixed_tokens,
+        encodes_beside=config.encoding == "beside",
+        parts=None if divided is None else divided.parts,
+        realtime_part=config.realtime_part and divided is not None,
+        router=config.router,
+        router_budget=config.router_budget,
+        swap_pages=swap_pages,
+    )
 
 
 def plain_parts(model: Model, where: torch.device) -> dict[str, str]:
