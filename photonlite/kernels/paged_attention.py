@@ -21,6 +21,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
@@ -73,10 +74,11 @@ def paged_attention(
 
     Anything behind a row's positions is ignored: it may belong to another sequence, or be NaN. On CUDA the arithmetic
     is float32, nothing waits for the device, and the page size must be a power of two. With a rule the reference
-    computes on every device.
+    computes there.
     """
     if rule is not None or not use_triton(q):
-        return reference.paged_attention(q, keys, values, page_table, lengths, k_scale, v_scale, rule)
+        attend = _row_by_row if q.device.type == "cpu" else reference.paged_attention
+        return attend(q, keys, values, page_table, lengths, k_scale, v_scale, rule)
     check_pages(keys, values, page_table)
     rows, heads, dim = q.shape
     page, kv_heads = keys.shape[1:3]
@@ -94,6 +96,35 @@ def paged_attention(
     )  # fmt: skip
     _merge_kernel[(rows * heads,)](best, total, sums, out, v_scale, PARTS_WIDTH=power_of_2(parts), num_warps=1, **shape)
     return out
+
+
+def _row_by_row(
+    q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor, k_scale: float, v_scale: float,
+    rule: reference.ScoreRule | None,
+) -> Tensor:  # fmt: skip
+    """Attend on the CPU: a row reads what it sees and no more, so that it needs neither padding nor a mask."""
+    out, page = torch.zeros_like(q), keys.shape[1]
+    for row, end in enumerate(lengths.tolist()):
+        if end == 0:
+            continue
+        begin = 0 if rule is None or rule.window is None else max(0, end - rule.window)
+        skipped = begin // page
+        pages = page_table[row, skipped : -(-end // page)]
+        seen = slice(begin - skipped * page, end - skipped * page)
+        query = q[row, None, :, None]  # [1, H, 1, D]
+        k, v = (_take(store, pages, seen, q.dtype, scale) for store, scale in ((keys, k_scale), (values, v_scale)))
+        if rule is None:
+            grouped = q.shape[1] != keys.shape[2]
+            out[row] = functional.scaled_dot_product_attention(query, k, v, enable_gqa=grouped)[0, :, 0]
+        else:
+            out[row] = rule.attend(query, k, v, None)[0, :, 0]
+    return out
+
+
+def _take(store: Tensor, pages: Tensor, seen: slice, dtype: torch.dtype, scale: float) -> Tensor:
+    """Return some positions of pages, int32 ``[P]``, as ``[1, H_kv, S, D]``."""
+    found = reference.indexable(store).index_select(0, pages).view(store.dtype).flatten(0, 1)[seen]
+    return reference.dequantise(found, dtype, scale).transpose(0, 1)[None]
 
 
 @triton.jit

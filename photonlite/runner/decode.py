@@ -34,9 +34,6 @@ class Decode:
         """Map rows, int32 ``[B, 4 + P]``, to the raw hidden states of their next position, ``[B, dim]``."""
         context = self._context
         x = context.embed_pending(rows)
-        if rows.device.type == "cpu":
-            # The reference gathers every page of the table: pass only those in use. On a card shapes stay fixed.
-            rows = rows[:, : PAGES + int(rows[:, POSITION].max()) // context.shape.page_size + 1]
         if self._decoder is not None and len(rows) <= self._most:
             following = NextPositions(rows[:, POSITION], rows[:, WRITE_SLOT], rows[:, PAGES:], rows[:, TURN])
             return self._decoder(x, following, context.cache)
@@ -49,7 +46,7 @@ class Decode:
 def decode_attention(cache: PagedCache, rows: Tensor) -> Attention:
     """Return attention for one position a row: it is stored, and sees all up to itself; q is ``[B, 1, H, D]``.
 
-    `rows`, int32 ``[B, 4 + P]`` as in `runner.slots`, may be cut to the pages in use.
+    `rows` are int32 ``[B, 4 + P]`` as in `runner.slots`.
     """
     slots, lengths, table = rows[:, WRITE_SLOT].long(), rows[:, POSITION] + 1, rows[:, PAGES:]
 

@@ -25,6 +25,20 @@ MUTANTS = [
         "tests/runner/test_prefill.py tests/runner/test_torch_model_runner.py",
     ),
     Mutant(
+        "on a CPU a row sees the rest of its last page",
+        "kernels/paged_attention.py",
+        "slice(begin - skipped * page, end - skipped * page)",
+        "slice(begin - skipped * page, None)",
+        "tests/kernels/test_paged_attention.py",
+    ),
+    Mutant(
+        "on a CPU a window begins where its page does",
+        "kernels/paged_attention.py",
+        "slice(begin - skipped * page, ",
+        "slice(0, ",
+        "tests/kernels/test_paged_attention.py",
+    ),
+    Mutant(
         "FP8 wraps where it should saturate",
         "kernels/reference/attention.py",
         "(x / scale).clamp(-largest, largest).to(FP8)",

@@ -1,0 +1,30 @@
+from typing import Any
+
+import pytest
+import torch
+
+from bench import cpu_attention
+from photonlite.kernels.paged_attention import paged_attention
+from tests.kernels.pages import scattered
+
+
+def test_the_baseline_attends_as_the_engine_does() -> None:
+    torch.manual_seed(0)
+    case = scattered([5, 17, 1], 4, 2, 8, 4, torch.float64)
+    torch.testing.assert_close(cpu_attention.padded(*case), paged_attention(*case))
+
+
+def test_each_request_runs_with_the_baseline_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def spy(*given: Any, **more: Any) -> torch.Tensor:
+        calls.append(len(given[0]))
+        return paged_attention(*given, **more)
+
+    monkeypatch.setattr(cpu_attention, "padded", spy)
+    monkeypatch.setattr(cpu_attention, "CLIENTS", 2)
+
+    rows = cpu_attention.request_rows(1)
+
+    assert len(rows) == 3
+    assert set(calls) == {1, 2}  # the caption of one client, and of two at once
