@@ -21,8 +21,8 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from photonlite.kernels.host_attention import row_by_row
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
@@ -77,7 +77,7 @@ def paged_attention(
     computes there.
     """
     if rule is not None or not use_triton(q):
-        attend = _row_by_row if q.device.type == "cpu" else reference.paged_attention
+        attend = row_by_row if q.device.type == "cpu" else reference.paged_attention
         return attend(q, keys, values, page_table, lengths, k_scale, v_scale, rule)
     check_pages(keys, values, page_table)
     rows, heads, dim = q.shape
@@ -96,35 +96,6 @@ def paged_attention(
     )  # fmt: skip
     _merge_kernel[(rows * heads,)](best, total, sums, out, v_scale, PARTS_WIDTH=power_of_2(parts), num_warps=1, **shape)
     return out
-
-
-def _row_by_row(
-    q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor, k_scale: float, v_scale: float,
-    rule: reference.ScoreRule | None,
-) -> Tensor:  # fmt: skip
-    """Attend on the CPU: a row reads what it sees and no more, so that it needs neither padding nor a mask."""
-    out, page = torch.zeros_like(q), keys.shape[1]
-    for row, end in enumerate(lengths.tolist()):
-        if end == 0:
-            continue
-        begin = 0 if rule is None or rule.window is None else max(0, end - rule.window)
-        skipped = begin // page
-        pages = page_table[row, skipped : -(-end // page)]
-        seen = slice(begin - skipped * page, end - skipped * page)
-        query = q[row, None, :, None]  # [1, H, 1, D]
-        k, v = (_take(store, pages, seen, q.dtype, scale) for store, scale in ((keys, k_scale), (values, v_scale)))
-        if rule is None:
-            grouped = q.shape[1] != keys.shape[2]
-            out[row] = functional.scaled_dot_product_attention(query, k, v, enable_gqa=grouped)[0, :, 0]
-        else:
-            out[row] = rule.attend(query, k, v, None)[0, :, 0]
-    return out
-
-
-def _take(store: Tensor, pages: Tensor, seen: slice, dtype: torch.dtype, scale: float) -> Tensor:
-    """Return some positions of pages, int32 ``[P]``, as ``[1, H_kv, S, D]``."""
-    found = reference.indexable(store).index_select(0, pages).view(store.dtype).flatten(0, 1)[seen]
-    return reference.dequantise(found, dtype, scale).transpose(0, 1)[None]
 
 
 @triton.jit

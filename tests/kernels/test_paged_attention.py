@@ -66,9 +66,23 @@ def test_a_rule_and_stored_types_change_a_row_as_they_change_all_at_once(
     assert (out[1:].abs().sum(dim=(1, 2)) > 0).all()
 
 
+@pytest.mark.parametrize("window", [None, 6, 11])
+def test_rows_may_have_pages_in_common(window: int | None) -> None:
+    torch.manual_seed(5)
+    q, keys, values, table, _ = scattered([20, 20, 20, 20, 20], 4, 2, 6, 4, torch.float64)
+    table[1, :3], table[2, :5], table[3, 1:4] = table[0, :3], table[1, :5], table[2, 1:4]
+    case = q, keys, values, table, torch.tensor([17, 20, 13, 19, 20])
+    rule = reference.ScoreRule(0.3, None, window)
+
+    out = paged_attention(*case, rule=rule)
+
+    torch.testing.assert_close(out, reference.paged_attention(*case, rule=rule), rtol=1e-10, atol=1e-10)
+
+
 def test_a_row_does_not_depend_on_those_beside_it() -> None:
     torch.manual_seed(3)
     q, keys, values, table, lengths = scattered([3, 30, 17], 4, 4, 8, 4, torch.float32)
+    table[2, :2] = table[1, :2]
 
     together = paged_attention(q, keys, values, table, lengths)
 

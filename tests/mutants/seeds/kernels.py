@@ -26,14 +26,21 @@ MUTANTS = [
     ),
     Mutant(
         "on a CPU a row sees the rest of its last page",
-        "kernels/paged_attention.py",
+        "kernels/host_attention.py",
         "slice(begin - skipped * page, end - skipped * page)",
         "slice(begin - skipped * page, None)",
         "tests/kernels/test_paged_attention.py",
     ),
     Mutant(
+        "on a CPU a row keeps all that was gathered for the one before",
+        "kernels/host_attention.py",
+        "        if one != other:\n            break\n",
+        "        del one, other\n",
+        "tests/kernels/test_paged_attention.py",
+    ),
+    Mutant(
         "on a CPU a window begins where its page does",
-        "kernels/paged_attention.py",
+        "kernels/host_attention.py",
         "slice(begin - skipped * page, ",
         "slice(0, ",
         "tests/kernels/test_paged_attention.py",
