@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,16 +16,18 @@ def test_the_baseline_attends_as_the_engine_does() -> None:
 
 
 def test_each_request_runs_with_the_baseline_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
+    calls: dict[str, list[int]] = {"baseline": [], "engine": []}
 
-    def spy(*given: Any, **more: Any) -> torch.Tensor:
-        calls.append(len(given[0]))
-        return paged_attention(*given, **more)
+    def spy(way: str, *given: Any) -> torch.Tensor:
+        calls[way].append(len(given[0]))
+        return paged_attention(*given)
 
-    monkeypatch.setattr(cpu_attention, "padded", spy)
+    monkeypatch.setattr(cpu_attention, "padded", partial(spy, "baseline"))
+    monkeypatch.setattr("photonlite.runner.decode.paged_attention", partial(spy, "engine"))
     monkeypatch.setattr(cpu_attention, "CLIENTS", 2)
 
     rows = cpu_attention.request_rows(1)
 
     assert len(rows) == 3
-    assert set(calls) == {1, 2}  # the caption of one client, and of two at once
+    for found in calls.values():
+        assert set(found) == {1, 2}  # the caption of one client, and of two at once

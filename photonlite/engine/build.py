@@ -174,7 +174,7 @@ def _build(
 
 
 def _limits(
-    shape: ModelShape, config: EngineConfig, slots: SlotShape, divided: Split | None, *, swap_pages: int
+    shape: ModelShape, config: EngineConfig, slots: SlotShape, split: Split | None, *, swap_pages: int
 ) -> Limits:
     return Limits(
         max_batch=slots.max_rows,
@@ -192,8 +192,8 @@ def _limits(
         mixes=config.batching == "mixed",
         mixed_tokens=config.mixed_tokens,
         encodes_beside=config.encoding == "beside",
-        parts=None if divided is None else divided.parts,
-        realtime_part=config.realtime_part and divided is not None,
+        parts=None if split is None else split.parts,
+        realtime_part=config.realtime_part and split is not None,
         router=config.router,
         router_budget=config.router_budget,
         swap_pages=swap_pages,

@@ -6,8 +6,8 @@ row 1   [ the same pages    ][ own ]      only its own are gathered
 row 2   [ others ][ own ]                 gathered
 ```
 
-A row reads what it sees and no more, so that it needs neither padding nor a mask, and pages that it has in common with
-the row before are not gathered again.
+A row reads what it sees and no more, so that it needs neither padding nor a mask. The first pages that it has in common
+with the row before are not gathered again.
 """
 
 import torch
@@ -21,10 +21,11 @@ def row_by_row(
     q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor, k_scale: float, v_scale: float,
     rule: ScoreRule | None,
 ) -> Tensor:  # fmt: skip
-    """Do what `kernels.paged_attention` does; rows do not affect each other."""
+    """Attend as `paged_attention.paged_attention` says, one row after the other; rows do not affect each other."""
     out, page, held = torch.zeros_like(q), keys.shape[1], list[int]()
-    ends, table = lengths.tolist(), page_table.tolist()
+    ends = lengths.tolist()
     pages = -(-max(ends) // page)
+    table = page_table[:, :pages].tolist()  # it is as wide as the context is long
     k, v = (store.new_empty(pages, *store.shape[1:], dtype=q.dtype) for store in (keys, values))
     for row, end in enumerate(ends):
         if end == 0:
@@ -53,7 +54,7 @@ def _common(first: list[int], second: list[int]) -> int:
 
 
 def _gather(store: Tensor, pages: Tensor, target: Tensor, scale: float) -> None:
-    """Copy pages, int32 ``[P]``, to a target ``[P, page, H_kv, D]``."""
+    """Copy pages, int32 ``[P]``, to a target ``[P, page, H_kv, D]`` in its type, times a scale if they are FP8."""
     if store.dtype == target.dtype:
         torch.index_select(store, 0, pages, out=target)
     else:
