@@ -116,7 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.manual_seed(0)
     page = Page("Attention of decode steps on a CPU", options.output)
     machine = f"{describe(torch.device('cpu'))}, {usable_cores()} cores"
-    page.put("", f"{datetime.date.today()}, {machine}; {options.rounds} rounds, both in turns.")
+    page.put(
+        "",
+        f"{datetime.date.today()}, {machine}; {options.rounds} rounds, both in turns.\nMade by "
+        "`python -m bench.cpu_attention`. Clients that ask about one image have its pages in common.",
+    )
     page.put("Requests about an encoded image", table(["request", "baseline / engine"], request_rows(options.rounds)))
     page.put("One layer", table(["shape", "rows", "positions", "baseline / engine"], kernel_rows(options.rounds)))
     print(page)

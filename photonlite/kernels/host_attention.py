@@ -17,11 +17,11 @@ from torch.nn import functional
 from photonlite.kernels.reference.attention import ScoreRule, dequantise, indexable
 
 
-def row_by_row(
+def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, lengths: Tensor, k_scale: float, v_scale: float,
     rule: ScoreRule | None,
 ) -> Tensor:  # fmt: skip
-    """Attend as `paged_attention.paged_attention` says, one row after the other; rows do not affect each other."""
+    """Attend as the function of the same name in `kernels.paged_attention` says."""
     out, page, held = torch.zeros_like(q), keys.shape[1], list[int]()
     ends = lengths.tolist()
     pages = -(-max(ends) // page)

@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from photonlite.kernels.host_attention import row_by_row
+from photonlite.kernels import host_attention
 from photonlite.kernels.reference import attention as reference
 from photonlite.kernels.triton_utils import power_of_2, tl, triton, use_triton
 
@@ -77,7 +77,7 @@ def paged_attention(
     computes there.
     """
     if rule is not None or not use_triton(q):
-        attend = row_by_row if q.device.type == "cpu" else reference.paged_attention
+        attend = host_attention.paged_attention if q.device.type == "cpu" else reference.paged_attention
         return attend(q, keys, values, page_table, lengths, k_scale, v_scale, rule)
     check_pages(keys, values, page_table)
     rows, heads, dim = q.shape
