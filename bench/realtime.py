@@ -175,11 +175,16 @@ def missed_share(stats: LoopStats) -> float:
     return 1 - (stats.answered - stats.late) / stats.submitted if stats.submitted else 1.0
 
 
+def causes_of(stats: LoopStats) -> str:
+    """Tell why frames had no result in time, and how many."""
+    causes = (*stats.dropped.items(), ("late", stats.late), *stats.failures.items())
+    return ", ".join(f"{count} {cause}" for cause, count in causes if count)
+
+
 def cells(case: Case, stats: LoopStats, bulk: str) -> list[str]:
     """Write a row of the report."""
     share = missed_share(stats)
     verdict = "-" if case.aim is None else f"{case.aim:.1%} {'reached' if share <= case.aim else 'MISSED'}"
-    causes = (*stats.dropped.items(), ("late", stats.late), *stats.failures.items())
     return [
         case.what,
         f"{case.rate:.3g} Hz",
@@ -187,7 +192,7 @@ def cells(case: Case, stats: LoopStats, bulk: str) -> list[str]:
         f"{stats.submitted:,}",
         f"{share:.2%}",
         verdict,
-        ", ".join(f"{count} {cause}" for cause, count in causes if count) or "-",
+        causes_of(stats) or "-",
         " / ".join(format_seconds(value) for value in (stats.latency.p50, stats.latency.p95, stats.latency.p99)),
         " / ".join(format_seconds(value) for value in (stats.age.p50, stats.age.p99)),
         format_seconds(stats.jitter_s),

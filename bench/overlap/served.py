@@ -20,7 +20,7 @@ from bench.gpu.models import endless_model, serve
 from bench.gpu.samples import Sample
 from bench.memory.riding import request_of
 from bench.overlap.timeline import explain, intervals_of, tell_steps
-from bench.realtime import Bulk, card_cases, missed_share, play
+from bench.realtime import Bulk, card_cases, causes_of, missed_share, play
 from photonlite.api import VisionModel
 from photonlite.config import EngineConfig, Precision
 from photonlite.errors import PhotonliteError
@@ -226,7 +226,8 @@ def frame_rates(models: dict[str, VisionModel], clients: int, seconds: float) ->
         case = card_cases()[0]
         try:
             stats, rate = play(model, case, seconds, clients, 1)
-            found = [f"{rate:.1f}/s", f"{missed_share(stats):.2%}", f"{1e3 * stats.latency.p99:.1f} ms"]
+            why = f" ({causes})" if (causes := causes_of(stats)) else ""
+            found = [f"{rate:.1f}/s", f"{missed_share(stats):.2%}{why}", f"{1e3 * stats.latency.p99:.1f} ms"]
         except PhotonliteError as error:  # the other ways are still of use
             say(f"{way}: {type(error).__name__}: {error}")
             found = ["failed"] * 3

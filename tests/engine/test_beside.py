@@ -446,18 +446,20 @@ def test_realtime_images_take_turns_while_bulk_ones_are_encoded_in_their_part(
 
 
 @pytest.mark.parametrize(
-    ("deadline", "how", "turns"),
+    ("deadline", "submitted", "how", "turns"),
     [
-        (0.0, "waits", True),
-        (0.0, "taken back", True),
-        (0.0, "done", True),
-        (1e9, "taken back", False),
-        (1e9, "done", False),
-        (None, "taken back", False),
+        (0.0, 0.0, "waits", True),
+        (0.0, 0.0, "taken back", True),
+        (0.0, 0.0, "done", True),
+        (1e9, 0.0, "taken back", False),
+        (1e9, 0.0, "done", False),
+        (1e9, -7e9, "done", False),
+        (1e9, -11e9, "done", True),  # in the last tenth of its time
+        (None, 0.0, "taken back", False),
     ],
 )
 def test_bulk_images_take_turns_once_realtime_requests_were_late_beside_them(
-    deadline: float | None, how: str, turns: bool, monkeypatch: pytest.MonkeyPatch
+    deadline: float | None, submitted: float, how: str, turns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, policy = reserved(monkeypatch)
     bench.ask(image=FakeImage("beside"))
@@ -465,6 +467,7 @@ def test_bulk_images_take_turns_once_realtime_requests_were_late_beside_them(
     assert lanes(bench, "encode") == [("beside", True)]
     for number in range(2):
         bench.ask(realtime=True, deadline=None if deadline is None else deadline + number)
+        bench.sequences[-1].times.submitted = submitted
         if how == "waits":
             bench.core.tick()
         elif how == "taken back":

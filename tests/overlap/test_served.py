@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,11 +29,12 @@ def test_a_way_in_which_clients_fail_costs_no_other_its_row(monkeypatch: pytest.
     def play(model: str, *_: object) -> tuple[SimpleNamespace, float]:
         if model == "broken":
             raise StepError("the device failed")
-        return SimpleNamespace(latency=SimpleNamespace(p99=0.0312)), 21.3
+        counted: dict[str, Any] = {"submitted": 8, "answered": 7, "late": 1, "dropped": {"deadline": 1, "closed": 0}}
+        return SimpleNamespace(latency=SimpleNamespace(p99=0.0312), failures={}, **counted), 21.3
 
     monkeypatch.setattr(served, "play", play)
-    monkeypatch.setattr(served, "missed_share", lambda stats: 0.25)
 
     rows = served.frame_rates({"12 SMs": "broken", "turns": "fine"}, 16, 1.0)  # type: ignore[dict-item]
 
-    assert [row[1:] for row in rows] == [["12 SMs", *["failed"] * 3], ["turns", "21.3/s", "25.00%", "31.2 ms"]]
+    missed = "25.00% (1 deadline, 1 late)"
+    assert [row[1:] for row in rows] == [["12 SMs", *["failed"] * 3], ["turns", "21.3/s", missed, "31.2 ms"]]

@@ -713,8 +713,15 @@ MUTANTS = [
     Mutant(
         "a request that its client takes back at its deadline does not count as late",
         "scheduler/realtime.py",
-        "late = now >= sequence.deadline or isinstance(sequence.error, DeadlineError)",
+        "late = now >= sequence.deadline - least_s or isinstance(sequence.error, DeadlineError)",
         "late = isinstance(sequence.error, DeadlineError)",
+        "tests/engine/test_beside.py",
+    ),
+    Mutant(
+        "an answer that is hardly in time speaks for the encoder's part",
+        "scheduler/realtime.py",
+        "sequence.deadline - least_s or",
+        "sequence.deadline or",
         "tests/engine/test_beside.py",
     ),
     Mutant(

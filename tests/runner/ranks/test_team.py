@@ -280,6 +280,7 @@ def test_without_a_thread_to_watch_a_rank_all_ranks_are_ended(tmp_path: Path, mo
 
 def on_cards(count: int, dtype: str, *, fused: bool) -> VisionModel:
     engine: Any = {"tensor_parallel": count, "fused": fused, "max_batch": 4, "graph_sizes": (1, 4)}
+    engine["kv_cache_bytes"] = 1 << 28  # and not most of a card on which other tests run
     return photonlite.load(device="cuda", dtype=dtype, engine=engine)
 
 
