@@ -43,7 +43,7 @@ MAX_VERTICES = 32
 _CAPTION_LENGTHS = ("short", "normal", "long")
 _SHORT_SLOTS = [slot for slot in mix.ROW if slot in mix.QUERIES]
 _ASKED_SLOTS = [*_SHORT_SLOTS, "reasoning"]
-_OBJECT_SLOTS, _NAMED_SLOTS = (mix.ROW.count(slot) for slot in ("objects", "named"))
+_TEXT_SLOTS, _OBJECT_SLOTS, _NAMED_SLOTS = (mix.ROW.count(slot) for slot in ("text", "objects", "named"))
 
 
 def templates(tokenizer: Tokenizer) -> dict[str, dict[str, list[int]]]:
@@ -95,13 +95,13 @@ class QuestionMaker:
             chance(mix.THOUGHT_SHARE, (batch,), labels.device),
         )
         return [
+            *(self._text(scenes) for _ in range(_TEXT_SLOTS)),
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
             self._typed(scenes, relations, kinds[-1]),
             *(self._named(scenes, relations, self._kinds.asked(labels, 1 + named.CELLS)) for _ in range(_NAMED_SLOTS)),
             self._grounding.outline(scenes, mix.LENGTHS["outline"]),
             thought,
             *self._short(queries.rows(slice(spoken))),
-            self._text(scenes),
         ]
 
     def encode(self, text: str) -> list[int]:
