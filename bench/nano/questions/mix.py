@@ -19,7 +19,7 @@ Mix = Mapping[str, float]
 # Texts come first: the crowds that have the longest ones are those whose rows are cut at the end.
 ROW = (
     "text", "text", "objects", "objects", "typed", "named", "named", "outline", "thought",
-    "number", "number", "spatial", "marked",
+    "number", "number", "existence", "spatial", "marked",
 )  # fmt: skip
 LENGTHS = {
     "objects": 166,  # boxes; in the last of these slots mostly points
@@ -28,20 +28,22 @@ LENGTHS = {
     "outline": 88,
     "thought": 136,  # a question with reasoning, or a further outline
     "number": 36,
+    "existence": 28,
     "spatial": 36,
     "marked": 36,
     "text": 112,  # a caption, or a list of what is there
 }
 """Tokens that a slot has room for: prompt and answer. Most questions take a quarter of it."""
 ASKED = 2  # times that every scene is asked all slots of `ROW`
-ROOM = 896  # tokens of a row of packed questions: those of a scene take 670, what a tenth has beyond is cut
+ROOM = 896  # tokens of a row of packed questions: those of a scene take 693, what a tenth has beyond is cut
 PARTS = DECISION, TYPED, TEXT = ("decision", "typed", "text")  # of the loss on tokens
 PART = {"typed": TYPED, "named": TYPED, "objects": DECISION, "outline": DECISION, "thought": DECISION}
 """Part of the loss that a slot's answers belong to; those of all others are text."""
 
-# Relations between two things are the hardest to learn: all slots of words ask for them.
+# Relations between two things are the hardest to learn: all slots of words but one ask for them.
 QUERIES: dict[str, Mix] = {
-    "number": {COUNT: 3.0, EXISTENCE: 1.5, TOTAL: 1.0, RELATION: 0.6, PLACE: 0.3, COMPARISON: 0.1},
+    "number": {COUNT: 3.0, TOTAL: 1.0, RELATION: 0.6, PLACE: 0.3, COMPARISON: 0.1},
+    "existence": {EXISTENCE: 1.0},
     "spatial": {RELATION: 4.0, PLACE: 3.0, COMPARISON: 1.5, COLOUR: 1.5},
     "marked": {REFERENCE: 6.0, COUNT: 0.5, EXISTENCE: 0.5, RELATION: 1.5, PLACE: 1.0, COMPARISON: 0.5},
     "reasoning": {COUNT: 0.7, EXISTENCE: 0.2, TOTAL: 0.1},

@@ -31,7 +31,7 @@ from tests.skills.fake import completion
 from tests.tiny import CPU
 
 SETTINGS = SamplingSettings()
-TEXT, ALSO_TEXT, DETECT, POINT, TYPED, NAMED, ALSO_NAMED, OUTLINE, THOUGHT, *NUMBERS, SPATIAL, MARKED = range(13)
+TEXT, _, DETECT, POINT, TYPED, NAMED, ALSO_NAMED, OUTLINE, THOUGHT, COUNT, _, EXISTS, SPATIAL, MARKED = range(14)
 LENGTH_NAMES = ("short", "normal", "long")
 QUERIES = ("count", "existence", "total", "relation", "place", "comparison", "colour")
 
@@ -121,7 +121,7 @@ def test_every_prompt_is_the_one_that_the_package_writes():
     skills = [{skill for at, skill, _, _ in seen if at == slot} for slot in range(len(asked_all))]
     assert skills == [
         *[{"caption", "query"}] * 2, {"detect"}, {"detect", "point"}, *[{"query"}] * 3, {"segment"},
-        {"segment", "query"}, *[{"query"}] * 4,
+        {"segment", "query"}, *[{"query"}] * 5,
     ]  # fmt: skip
     marked = {(POINT, "point"), *((slot, "query") for slot in (NAMED, ALSO_NAMED, MARKED))}
     marked |= {(OUTLINE, "segment"), (THOUGHT, "segment")}
@@ -256,7 +256,7 @@ def test_three_in_four_are_there_and_the_rest_are_not():
 def test_an_empty_image_is_answered_with_nothing():
     scenes = scenes_of(torch.full((60, 10), -1), torch.zeros(60, 10, 4))
     answers = {
-        TEXT: {"Nothing.", "A picture of nothing."}, NUMBERS[0]: {"0", "No"}, SPATIAL: {"0", "No"},
+        TEXT: {"Nothing.", "A picture of nothing."}, COUNT: {"0"}, EXISTS: {"No"}, SPATIAL: {"0", "No"},
         MARKED: {"0", "No", "Nothing"},
     }  # fmt: skip
     asked_all = ask(scenes)
@@ -324,15 +324,14 @@ def test_the_package_reads_outlines():
 # ---- short answers
 
 
-def test_numbers_and_presence_are_true():
+def test_counts_and_totals_are_true():
     scenes = random_scenes(400)
-    answers, totals, places, present = Counter(), 0, 0, Counter()
-    for number, row in enumerate(rows_of(ask(scenes)[NUMBERS[0]])):
+    answers, totals, places = Counter(), 0, 0
+    for number, row in enumerate(rows_of(ask(scenes)[COUNT])):
         asked = meaning(row)
         total = asked.question == "total"
         if asked.question not in ("count", "total"):
             assert plainly(row) == expected_answer(scenes, number, asked)
-            present[plainly(row)] += asked.question == "existence"
             places += asked.question in ("relation", "place", "comparison")
             continue
         count = len(instances(scenes, number) if total else places_of(scenes, number, kind_of(asked.names[0])))
@@ -340,11 +339,20 @@ def test_numbers_and_presence_are_true():
         assert row.weights == [4.0, 1.0]
         totals += total
         answers[count] += 1
-    assert 40 < totals < 85  # a sixth
-    assert 30 < places < 80  # a sixth, where a scene allows
+    assert 60 < totals < 110  # a fifth
+    assert 40 < places < 90  # a fifth, where a scene allows
     assert set(answers) >= {0, 1, 2, 3, 4}
-    assert 65 < present.total() < 120  # a quarter
-    assert 0.6 < present["Yes"] / present.total() < 0.9
+
+
+def test_existence_is_true():
+    scenes = random_scenes(400)
+    answers = Counter()
+    for number, row in enumerate(rows_of(ask(scenes)[EXISTS])):
+        kind = kind_of(meaning(row, ("existence",)).names[0])
+        expected = "Yes" if places_of(scenes, number, kind) else "No"
+        assert plainly(row) == expected
+        answers[expected] += 1
+    assert 0.68 < answers["Yes"] / 400 < 0.82
 
 
 def expected_answer(scenes, number, asked):
@@ -493,7 +501,7 @@ def test_rows_have_their_lengths():
     asked_all = ask(random_scenes(100, empty=0.0))
     assert [q.ids.shape[1] for q in asked_all] == maker().lengths
     assert [mix.PARTS[part] for part in maker().parts] == [
-        *["text"] * 2, *["decision"] * 2, *["typed"] * 3, *["decision"] * 2, *["text"] * 4,
+        *["text"] * 2, *["decision"] * 2, *["typed"] * 3, *["decision"] * 2, *["text"] * 5,
     ]  # fmt: skip
     for slot, (one, length) in enumerate(zip(asked_all, maker().lengths, strict=True)):
         assert one.ids.shape == one.weight.shape == one.outline.shape == (100, length)
@@ -533,8 +541,8 @@ def test_ten_of_the_longest_names_fit():
         ("objects", "detect"),
         ("outline", "segment"),
         ("typed", "typed"),
+        ("existence", "existence"),
         ("number", "count"),
-        ("spatial", "relation"),
         ("text", "list"),
     ],
 )

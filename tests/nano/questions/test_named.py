@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from bench.nano.questions.layout import BOS
-from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, NAME_WEIGHT, TYPED_COUNT_WEIGHT
+from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, NAME_WEIGHT, ROW, TYPED_COUNT_WEIGHT
 from bench.nano.questions.text import properties
 from tests.nano.questions.named_reading import Asked, is_true, mentions, names
 from tests.nano.questions.reading import read
 from tests.nano.questions.typed_reading import document
 from tests.nano.small import maker, random_scenes
 
-NAMED, BATCH = 3, 300
+NAMED, BATCH = ROW.index("named"), 300
 
 
 def asked_about(scenes):

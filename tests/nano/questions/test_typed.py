@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.nano.questions.layout import ANSWER, BOS, COORD
-from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, TYPED_COUNT_WEIGHT
+from bench.nano.questions.mix import BEGUN_WEIGHT, FORCED_WEIGHT, LENGTHS, ROW, TYPED_COUNT_WEIGHT
 from bench.nano.questions.text import relations, typed
 from bench.nano.questions.tokenizer import FIRST_INTEGER, INTEGERS
 from bench.nano.scenes.objects import load_objects
@@ -16,7 +16,7 @@ from tests.nano.questions.reading import TOKENIZER, read
 from tests.nano.questions.typed_reading import GROUP_OF, ROLE_OF, SIDE_OF, Truth, canonical, document, joined, subject
 from tests.nano.small import maker, random_scenes, scenes_of
 
-TYPED, BATCH = 2, 400
+TYPED, BATCH = ROW.index("typed"), 400
 FRUIT = [i for i, item in enumerate(load_objects()) if item.name in ("banana", "pear", "lemon", "peach")]
 
 
