@@ -4,7 +4,7 @@ Nsight Compute (`ncu`, on the PATH, with the right to read counters) measures ev
 encoding, on the whole card and in parts of it, each in a process of its own. It runs each kernel several times and
 alone: the figures show neither what the two take from one another nor their times side by side. Caches keep what the
 run before has left, as from one kernel to the next. In a part, per cent of memory and L2 are of the whole card's peak,
-those of L1, SMs and instructions of the part's own: by arithmetic, the same work in fewer SMs gives the same shares.
+those of L1, SMs and instructions of the part's own: by arithmetic, as they fall or stay about as the time is longer.
 """
 
 import argparse

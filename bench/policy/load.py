@@ -144,7 +144,6 @@ class World:
         deadline = None if group.deadline_s is None else asked + group.deadline_s
         image = _Image(str(number), group.crops, self if group.ready else None) if group.crops else None
         sequence = EngineSequence(number, request, sink, PREFIX if image else 1, image, deadline)
-        sequence.times.submitted = asked
         self._core.scheduler.prepare(sequence)
         self._core.submit(sequence)
 

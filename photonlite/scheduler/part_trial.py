@@ -12,7 +12,7 @@ _logger = logging.getLogger("photonlite")
 
 
 class PartTrial:
-    """Lets bulk images run beside real-time requests until two of the last sixteen are late, or nearly so.
+    """Lets bulk images run beside real-time requests until two of the last sixteen are late.
 
     Work beside a request makes it slower: one that takes most of its deadline alone is late often then, where with
     images in turn it would be late now and then. A control loop can bear little of that: of requests at 30 Hz, each

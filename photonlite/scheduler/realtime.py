@@ -37,7 +37,7 @@ image is being encoded where the encoder has a stream of its own: there, or in t
 Where real-time requests have a part of the card (`Limits.realtime_part`), bulk images and the prompts about them run in
 the other part while real-time requests are near, at any time: they hold up nothing here. A prompt that gets no row or
 page there, of what real-time requests have left, has its turn as all others have. Where real-time requests are late
-beside them, bulk images take turns for a while (`PartTrial`).
+beside them, or nearly so, bulk images take turns for a while (`PartTrial`).
 """
 
 import math
@@ -66,9 +66,9 @@ _LOOKED_AT = 16
 _GIVEN_UP = 3
 """Requests that are given up by the same measurements; then one is tried: only work renews the measurements."""
 
-_CLOSE = 0.1
-"""Share of a request's time, the last one, in which it counts as late beside bulk images: its client's clock begins
-earlier and ends later than the engine's."""
+_CLOSE_S = 2e-3
+"""An answer beside bulk images that has no more time left counts as late: its client's clock begins earlier and ends
+later than the engine's."""
 
 _NOTHING = PauseBudget(0.0, fresh=False, over=True)
 
@@ -83,6 +83,7 @@ class RealtimePolicy(FifoPolicy):
         self.running.rank, self.running.requeue = self.rank, self.requeue
         self.running.swap.recompute_s = self.recompute_s
         self.arrivals, self.part = ArrivalPredictor(second), PartTrial(second)
+        self._close = _CLOSE_S * second
         # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
@@ -117,10 +118,10 @@ class RealtimePolicy(FifoPolicy):
             return
         self.arrivals.note_end(now)
         if self.limits.realtime_part and sequence.deadline is not None and self._has_bulk_beside:
+            answered = sequence.error is None
             # A client may take its request back at the deadline, before this is seen here.
-            least_s = _CLOSE * (sequence.deadline - sequence.times.submitted)
-            late = now >= sequence.deadline - least_s or isinstance(sequence.error, DeadlineError)
-            if late or sequence.error is None:
+            late = now >= sequence.deadline - self._close * answered or isinstance(sequence.error, DeadlineError)
+            if late or answered:
                 self.part.note_end(now, sequence.deadline, late=late)
 
     @property

@@ -561,7 +561,6 @@ class Simulation:
         watch.sequence = Sequence(
             number, hostile, sink, before, image, deadline, ask.seed, prompt_block=block, inside=spans
         )
-        watch.sequence.times.submitted = float(self.now)
         return watch.sequence
 
     def _image(self, ask: Ask, which: int) -> ImageRef:

@@ -95,13 +95,13 @@ class QuestionMaker:
             chance(mix.THOUGHT_SHARE, (batch,), labels.device),
         )
         return [
-            *(self._text(scenes) for _ in range(_TEXT_SLOTS)),
             *self._grounding.objects(scenes, kinds[:_OBJECT_SLOTS]),
             self._typed(scenes, relations, kinds[-1]),
             *(self._named(scenes, relations, self._kinds.asked(labels, 1 + named.CELLS)) for _ in range(_NAMED_SLOTS)),
+            *self._short(queries.rows(slice(spoken))),
+            *(self._text(scenes) for _ in range(_TEXT_SLOTS)),
             self._grounding.outline(scenes, mix.LENGTHS["outline"]),
             thought,
-            *self._short(queries.rows(slice(spoken))),
         ]
 
     def encode(self, text: str) -> list[int]:

@@ -16,10 +16,10 @@ QUESTIONS = COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERE
 """Questions that are answered with a word."""
 Mix = Mapping[str, float]
 
-# Texts come first: the crowds that have the longest ones are those whose rows are cut at the end.
+# Outlines come last, where rows are cut: those of crowds are, which have no need of more outlines.
 ROW = (
-    "text", "text", "objects", "objects", "typed", "named", "named", "outline", "thought",
-    "number", "number", "existence", "spatial", "marked",
+    "objects", "objects", "typed", "named", "named", "number", "number", "existence", "spatial", "marked",
+    "text", "text", "outline", "thought",
 )  # fmt: skip
 LENGTHS = {
     "objects": 166,  # boxes; in the last of these slots mostly points
