@@ -176,7 +176,7 @@ def missed_share(stats: LoopStats) -> float:
 
 
 def causes_of(stats: LoopStats) -> str:
-    """Tell why frames had no result in time, and how many."""
+    """List the causes of missed frames, each with its number of frames."""
     causes = (*stats.dropped.items(), ("late", stats.late), *stats.failures.items())
     return ", ".join(f"{count} {cause}" for cause, count in causes if count)
 

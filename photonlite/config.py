@@ -123,7 +123,8 @@ class EngineConfig:
             requests while these come, with "beside" and a divided card: they run in the encoder's part alone, slower
             but at any time, and real-time requests about other images do not wait for them. Else images take turns on
             the whole card meanwhile, and so they do for a while once two of sixteen real-time requests with a
-            deadline are late beside them or in time by less than 2 ms, as those are that need nearly all of it alone.
+            deadline are late beside them or end less than 2 ms before it, as those do that need nearly all of their
+            time even alone.
         tuning: A file that `photonlite tune` has written for this card and model, with "beside": its schedule says how
             many SMs are the encoder's own, and its measurements when that pays. None for the file in the user's cache,
             if there is one for this card, model and versions; else a default for the card.

@@ -62,7 +62,10 @@ NOTES = """\
   products of decode steps were cut into fewer, larger programs (bench/overlap/tilings.py).
 - Pairs: an encoding beside decode steps; R is 1 - the share of encoding, P the share of decoding.
 - Engine: interval between two tokens of a stream, its median and 99th percentile, while clients ask about one image
-  after the other; rounds of all ways alternate. Parts: 68 SMs for the encoder, the others for steps beside it.
+  after the other; rounds of all ways alternate. Parts: 68 SMs for the encoder unless it says otherwise, the others for
+  steps beside it.
+- Frames missed, by cause: late, answered after the deadline by the loop's clock; deadline, ended at it by the engine's;
+  expired or superseded, never asked about, as its deadline passed or a newer frame came.
 - Roofline: arithmetic and bytes over the rates under "Ceilings"; measured: alone on the whole card, in a CUDA graph,
   an encoding with its projection.
 - Schedules: one encoding beside about as long of decoding; planned, not run. Pieces: crops or steps, their share."""

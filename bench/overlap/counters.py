@@ -3,8 +3,9 @@
 Nsight Compute (`ncu`, on the PATH, with the right to read counters) measures every kernel of one decode step and of one
 encoding, on the whole card and in parts of it, each in a process of its own. It runs each kernel several times and
 alone: the figures show neither what the two take from one another nor their times side by side. Caches keep what the
-run before has left, as from one kernel to the next. In a part, per cent of memory and L2 are of the whole card's peak,
-those of L1, SMs and instructions of the part's own: by arithmetic, as they fall or stay about as the time is longer.
+run before has left, as from one kernel to the next. In a part, memory and L2 are in per cent of the whole card's
+peak, L1, SMs and instructions in per cent of the part's own, as figures of an H200 say: there the former fall as work
+takes longer, and the latter do not.
 """
 
 import argparse
@@ -160,6 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not shutil.which("ncu"):
         parser.error("ncu is not on the PATH: install Nsight Compute, which comes with the CUDA toolkit")
+    if not torch.cuda.is_available():
+        parser.error("there is no CUDA device: run it on a machine with a card")
     print(describe(torch.device("cuda", 0)) + "\n", flush=True)
     failed = 0
     for what, sms in works_of(options.splits):

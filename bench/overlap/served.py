@@ -27,6 +27,7 @@ from photonlite.errors import PhotonliteError
 from photonlite.models.moondream.config import MoondreamConfig
 from photonlite.models.precisions import Precisions
 from photonlite.models.quantised import quantise_layers
+from photonlite.observe.metrics import format_seconds
 from photonlite.request import Token
 from photonlite.sequence import Sequence as EngineSequence
 
@@ -227,7 +228,7 @@ def frame_rates(models: dict[str, VisionModel], clients: int, seconds: float) ->
         try:
             stats, rate = play(model, case, seconds, clients, 1)
             why = f" ({causes})" if (causes := causes_of(stats)) else ""
-            found = [f"{rate:.1f}/s", f"{missed_share(stats):.2%}{why}", f"{1e3 * stats.latency.p99:.1f} ms"]
+            found = [f"{rate:.1f}/s", f"{missed_share(stats):.2%}{why}", format_seconds(stats.latency.p99)]
         except PhotonliteError as error:  # the other ways are still of use
             say(f"{way}: {type(error).__name__}: {error}")
             found = ["failed"] * 3

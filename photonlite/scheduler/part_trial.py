@@ -6,6 +6,10 @@ import math
 _LOOKED_AT, _MOST_LATE = 16, 1
 """Real-time requests that are looked at, the last ones; more late ones than that among them end a trial."""
 
+_MARGIN_S = 2e-3
+"""A request that ends so shortly before its deadline counts as late: its client's clock begins earlier and ends later
+than the engine's."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 640.0
 
 _logger = logging.getLogger("photonlite")
@@ -38,6 +42,7 @@ class PartTrial:
         """
         if not self.holds(now):
             return
+        late = late or now >= deadline - _MARGIN_S * self._second
         self._late[deadline] = self._late.get(deadline, False) or late
         if len(self._late) > _LOOKED_AT:
             del self._late[next(iter(self._late))]

@@ -66,10 +66,6 @@ _LOOKED_AT = 16
 _GIVEN_UP = 3
 """Requests that are given up by the same measurements; then one is tried: only work renews the measurements."""
 
-_CLOSE_S = 2e-3
-"""An answer beside bulk images that has no more time left counts as late: its client's clock begins earlier and ends
-later than the engine's."""
-
 _NOTHING = PauseBudget(0.0, fresh=False, over=True)
 
 
@@ -83,7 +79,6 @@ class RealtimePolicy(FifoPolicy):
         self.running.rank, self.running.requeue = self.rank, self.requeue
         self.running.swap.recompute_s = self.recompute_s
         self.arrivals, self.part = ArrivalPredictor(second), PartTrial(second)
-        self._close = _CLOSE_S * second
         # In a row: encode and prefill launches that overtook waiting bulk work, decode steps without a launch for it,
         # and decode steps without bulk rows.
         self._overtaking_launches = self._overtaking_steps = self._steps_without_bulk = 0
@@ -118,10 +113,9 @@ class RealtimePolicy(FifoPolicy):
             return
         self.arrivals.note_end(now)
         if self.limits.realtime_part and sequence.deadline is not None and self._has_bulk_beside:
-            answered = sequence.error is None
             # A client may take its request back at the deadline, before this is seen here.
-            late = now >= sequence.deadline - self._close * answered or isinstance(sequence.error, DeadlineError)
-            if late or answered:
+            late = now >= sequence.deadline or isinstance(sequence.error, DeadlineError)
+            if late or sequence.error is None:
                 self.part.note_end(now, sequence.deadline, late=late)
 
     @property

@@ -88,6 +88,7 @@ def test_every_work_is_measured_in_a_process_of_its_own(
     ncu.chmod(0o755)
     (tmp_path / "written.csv").write_text(written(ONE, TWO), encoding="utf-8")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(counters, "describe", lambda device: f"card {device}")
 
     assert counters.main(["--streams", "8", "--splits", "64", "96"]) == 1
@@ -140,13 +141,18 @@ def test_impossible_numbers_are_refused(arguments: list[str], capsys: pytest.Cap
     assert "numbers from 1 on" in capsys.readouterr().err
 
 
-def test_without_the_profiler_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("profiler", "card", "says"),
+    [(None, True, "install Nsight Compute"), ("/bin/ncu", False, "there is no CUDA device")],
+)
+def test_without_profiler_or_card_it_says_what_is_missing(
+    profiler: str | None, card: bool, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(counters.shutil, "which", lambda _: None)
+    monkeypatch.setattr(counters.shutil, "which", lambda _: profiler)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: card)
     with pytest.raises(SystemExit):
         counters.main([])
-    assert "install Nsight Compute" in capsys.readouterr().err
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.gpu

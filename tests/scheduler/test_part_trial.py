@@ -14,7 +14,7 @@ _deadlines = itertools.count()
 def end(trial: PartTrial, now: float, late: str) -> None:
     """Let requests end, "x" a late one and "." one in time."""
     for one in late:
-        trial.note_end(now, float(next(_deadlines)), late=one == "x")
+        trial.note_end(now, 1e9 + next(_deadlines), late=one == "x")
 
 
 @pytest.mark.parametrize("late", ["x" + "." * 15, "." * 15 + "x", "x" + "." * 30])
@@ -46,6 +46,16 @@ def test_a_question_about_many_names_counts_once() -> None:
         trial.note_end(0.0, 2.0, late=late)
 
     assert not trial.holds(0.0)
+
+
+@pytest.mark.parametrize("second", [1.0, 1000.0])
+@pytest.mark.parametrize(("left_s", "holds"), [(0.003, True), (0.001, False)])
+def test_requests_that_are_hardly_in_time_count_as_late(left_s: float, holds: bool, second: float) -> None:
+    trial = PartTrial(second)
+    for deadline in (1.0 * second, 2.0 * second):
+        trial.note_end(deadline - left_s * second, deadline, late=False)
+
+    assert trial.holds(2.0 * second) == holds
 
 
 def test_questions_that_end_among_one_another_count_once_each() -> None:

@@ -515,7 +515,7 @@ def test_rows_have_their_lengths():
         assert slot in (TYPED, NAMED, ALSO_NAMED) or all(read(one, row).answer.count(BOS) == 1 for row in range(100))
 
 
-def test_numbers_are_in_answers_of_some_slots_only():
+def test_coordinates_are_in_answers_with_boxes_points_and_outlines_only():
     for slot, one in enumerate(ask(random_scenes(100))):
         numbers = (one.ids == COORD) | (one.ids == SIZE)
         assert bool((numbers & (one.weight > 0)).any()) == (slot <= ALSO_NAMED or slot >= OUTLINE)
