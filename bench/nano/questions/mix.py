@@ -16,7 +16,7 @@ QUESTIONS = COUNT, EXISTENCE, TOTAL, RELATION, PLACE, COMPARISON, COLOUR, REFERE
 """Questions that are answered with a word."""
 Mix = Mapping[str, float]
 
-# Outlines come last, where rows are cut: those of crowds are, which have no need of more outlines.
+# Rows that are too long are cut at their end, half of those of large crowds among them, which can spare outlines most.
 ROW = (
     "objects", "objects", "typed", "named", "named", "number", "number", "existence", "spatial", "marked",
     "text", "text", "outline", "thought",
@@ -35,7 +35,7 @@ LENGTHS = {
 }
 """Tokens that a slot has room for: prompt and answer. Most questions take a quarter of it."""
 ASKED = 2  # times that every scene is asked all slots of `ROW`
-ROOM = 896  # tokens of a row of packed questions: those of a scene take 693, what a tenth has beyond is cut
+ROOM = 896  # tokens of a row of packed questions: those of a scene take about 720, what a sixth has beyond is cut
 PARTS = DECISION, TYPED, TEXT = ("decision", "typed", "text")  # of the loss on tokens
 PART = {"typed": TYPED, "named": TYPED, "objects": DECISION, "outline": DECISION, "thought": DECISION}
 """Part of the loss that a slot's answers belong to; those of all others are text."""
