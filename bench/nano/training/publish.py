@@ -14,6 +14,7 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
+from bench.nano.questions.layout import COORD
 from bench.nano.questions.tokenizer import TOKENIZER_JSON
 
 ASSETS = TOKENIZER_JSON.parent
@@ -22,11 +23,12 @@ _DRAWING = "reliability.png"
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
-def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = ()) -> int:
+def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = (), doubt: float = 0.0) -> int:
     """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes.
 
     Weights whose name holds the first of a pair of `kept` are averages, by the first pair that fits: its share is what
-    the folder had before, the rest the run's.
+    the folder had before, the rest the run's. `doubt` lowers the logit of a further box or point: three of four things
+    that training asks for are in the picture, of what users ask for fewer are.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
@@ -43,6 +45,9 @@ def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = ()) -> 
             share = next((share for names, share in kept if names in name), 0.0)
             if share and name in weights:
                 weights[name] = ((1 - share) * weights[name].float() + share * before.float()).to(before.dtype)
+    bias = weights["model.text.lm_head.bias"].clone()
+    bias[COORD] -= doubt
+    weights["model.text.lm_head.bias"] = bias
     save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
@@ -98,8 +103,10 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="figures.json, photographs.json")
     kept = "share of the weights published before that stays, of those with NAMES in theirs; the first that fits counts"
     parser.add_argument("--kept", type=_kept, nargs="+", default=[], metavar="NAMES=SHARE", help=kept)
+    doubt = "by how much the logit of a further box or point is lowered"
+    parser.add_argument("--doubt", type=float, default=0.0, metavar="LOGIT", help=doubt)
     options = parser.parse_args()
-    print(f"{publish(options.run, options.folder, options.kept):,} bytes")
+    print(f"{publish(options.run, options.folder, options.kept, options.doubt):,} bytes")
     if options.figures:
         update_card(ASSETS / "README.md", options.figures)
 

@@ -46,6 +46,15 @@ def test_weights_may_keep_a_share_of_the_earlier_ones_by_their_names(run, tmp_pa
         assert torch.equal(written["other"], torch.full((3,), others))
 
 
+def test_doubt_lowers_the_logit_of_a_further_box_and_no_other(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["publish", str(run), "--folder", str(tmp_path / "out"), "--doubt", "2"])
+    publish.main()
+
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert written["model.text.lm_head.bias"].tolist() == [0, 1, 2, 3, 4, 5 - 2, 6, 7]
+    assert torch.equal(written["other"], torch.ones(3))
+
+
 @pytest.mark.parametrize(
     ("names", "share", "why"),
     [

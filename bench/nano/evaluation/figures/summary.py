@@ -59,13 +59,13 @@ def format_table(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_HEADINGS = f"{'':<43}{'figure':>6}{'target':>10}{'met':>5}   95 % interval"
+_HEADINGS = f"{'':<44}{'figure':>6}{'target':>10}{'met':>5}   95 % interval"
 
 
 def _headline(row: Mapping[str, Any]) -> str:
-    limit = f"{'<=' if row['at_most'] else '>='} {row['limit']:.2f}"
+    limit = f"{'<=' if row['at_most'] else '>='} {row['limit']:.3f}"
     interval = "{:.3f} to {:.3f}".format(*row["interval"]) if row["interval"] else "-"
-    return f"{row['name']:<43}{row['figure']:>6.3f}{limit:>10}{'yes' if row['met'] else 'no':>5}   {interval}"
+    return f"{row['name']:<44}{row['figure']:>6.3f}{limit:>10}{'yes' if row['met'] else 'no':>5}   {interval}"
 
 
 def _row(name: str, cells: Iterable[float | str]) -> str:
