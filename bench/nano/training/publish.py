@@ -6,6 +6,7 @@ With `--figures` it also writes the table of the model card, from files that `be
 
 import argparse
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from bench.nano.questions.tokenizer import TOKENIZER_JSON
 ASSETS = TOKENIZER_JSON.parent
 LIMIT = 18_100_000
 _DRAWING = "reliability.png"
+_BIAS = "model.text.lm_head.bias"
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 
@@ -27,12 +29,15 @@ def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = (), dou
     """Write config, tokenizer and weights to `folder`; returns the size of the weights in bytes.
 
     Weights whose name holds the first of a pair of `kept` are averages, by the first pair that fits: its share is what
-    the folder had before, the rest the run's. `doubt` lowers the logit of a further box or point: three of four things
-    that training asks for are in the picture, of what users ask for fewer are.
+    the folder had before, the rest the run's. `doubt` is subtracted from the run's own bias of the token that begins a
+    box, a point or an outline, of which no share is kept: all three must be so many logits likelier, and scores fall.
     """
+    if not 0 <= doubt < math.inf:
+        raise ValueError(f"the doubt is {doubt}: it must be a number of logits, at least 0")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
     weights = load_file(run / "model.safetensors")
+    begin = weights[_BIAS][COORD].clone()
     for names, share in kept:
         if not 0 <= share < 1:
             raise ValueError(f"the share of {names!r} that is kept is {share}: it must be at least 0 and below 1")
@@ -45,9 +50,8 @@ def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = (), dou
             share = next((share for names, share in kept if names in name), 0.0)
             if share and name in weights:
                 weights[name] = ((1 - share) * weights[name].float() + share * before.float()).to(before.dtype)
-    bias = weights["model.text.lm_head.bias"].clone()
-    bias[COORD] -= doubt
-    weights["model.text.lm_head.bias"] = bias
+    if doubt:
+        weights[_BIAS][COORD] = begin - doubt
     save_file(weights, target, metadata={"format": "pt"})
     target.chmod(0o644)
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
@@ -103,7 +107,7 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, nargs="+", default=[], help="figures.json, photographs.json")
     kept = "share of the weights published before that stays, of those with NAMES in theirs; the first that fits counts"
     parser.add_argument("--kept", type=_kept, nargs="+", default=[], metavar="NAMES=SHARE", help=kept)
-    doubt = "by how much the logit of a further box or point is lowered"
+    doubt = "lower the logit that begins a box, a point or an outline by so much"
     parser.add_argument("--doubt", type=float, default=0.0, metavar="LOGIT", help=doubt)
     options = parser.parse_args()
     print(f"{publish(options.run, options.folder, options.kept, options.doubt):,} bytes")

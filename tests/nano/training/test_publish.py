@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bench.nano.questions.layout import COORD
 from bench.nano.training import publish
 
 
@@ -46,13 +47,25 @@ def test_weights_may_keep_a_share_of_the_earlier_ones_by_their_names(run, tmp_pa
         assert torch.equal(written["other"], torch.full((3,), others))
 
 
-def test_doubt_lowers_the_logit_of_a_further_box_and_no_other(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["publish", str(run), "--folder", str(tmp_path / "out"), "--doubt", "2"])
-    publish.main()
+def test_doubt_lowers_the_logit_of_a_box_and_no_other_and_does_not_add_up(run, tmp_path, monkeypatch):
+    doubted = torch.arange(8, dtype=torch.float16)
+    doubted[COORD] -= 2
+    for kept in ([], ["--kept", "=0.5"]):
+        command = ["publish", str(run), "--folder", str(tmp_path / "out"), "--doubt", "2", *kept]
+        monkeypatch.setattr("sys.argv", command)
+        publish.main()
 
-    written = load_file(tmp_path / "out" / "model.safetensors")
-    assert written["model.text.lm_head.bias"].tolist() == [0, 1, 2, 3, 4, 5 - 2, 6, 7]
-    assert torch.equal(written["other"], torch.ones(3))
+        written = load_file(tmp_path / "out" / "model.safetensors")
+        assert written["model.text.lm_head.bias"].dtype == torch.float16
+        assert torch.equal(written["model.text.lm_head.bias"], doubted)
+        assert torch.equal(written["other"], torch.ones(3))
+
+
+@pytest.mark.parametrize("doubt", [-1.0, float("nan"), float("inf")])
+def test_a_doubt_that_is_none_is_refused(doubt, run, tmp_path):
+    with pytest.raises(ValueError, match="it must be a number of logits"):
+        publish.publish(run, tmp_path / "out", doubt=doubt)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Summarise the records of an evaluation and format the figures as text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
@@ -46,7 +46,7 @@ def format_table(figures: Mapping[str, Any]) -> str:
 
     Single numbers of a skill come first, then one small table for each breakdown.
     """
-    lines = [f"{figures['scenes']} scenes", "", _HEADINGS, *map(_headline, figures["headline"])]
+    lines = [f"{figures['scenes']} scenes", "", *_headline(figures["headline"])]
     for skill, values in figures.items():
         if isinstance(values, Mapping):
             singles = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
@@ -59,13 +59,13 @@ def format_table(figures: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_HEADINGS = f"{'':<44}{'figure':>6}{'target':>10}{'met':>5}   95 % interval"
-
-
-def _headline(row: Mapping[str, Any]) -> str:
-    limit = f"{'<=' if row['at_most'] else '>='} {row['limit']:.3f}"
-    interval = "{:.3f} to {:.3f}".format(*row["interval"]) if row["interval"] else "-"
-    return f"{row['name']:<44}{row['figure']:>6.3f}{limit:>10}{'yes' if row['met'] else 'no':>5}   {interval}"
+def _headline(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    width = max((len(row["name"]) for row in rows), default=0)
+    yield f"{'':<{width}}{'figure':>7}{'target':>10}{'met':>5}   95 % interval"
+    for row in rows:
+        limit = f"{'<=' if row['at_most'] else '>='} {row['limit']:.3f}"
+        interval = "{:.3f} to {:.3f}".format(*row["interval"]) if row["interval"] else "-"
+        yield f"{row['name']:<{width}}{row['figure']:>7.3f}{limit:>10}{'yes' if row['met'] else 'no':>5}   {interval}"
 
 
 def _row(name: str, cells: Iterable[float | str]) -> str:

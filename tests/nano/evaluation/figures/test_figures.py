@@ -255,7 +255,7 @@ def test_table_shows_every_figure(perfect):
         assert word in table
     assert max(map(len, table.splitlines())) <= 84
     assert table.index("target") < table.index("by size")
-    assert "<= 0.005" in table  # of false answers: a digit less would show twice as much
+    assert "<= 0.005" in table  # of false answers; two digits would show 0.01
 
 
 def test_outlines_of_turned_things_are_also_judged_apart():
