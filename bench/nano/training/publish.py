@@ -37,7 +37,7 @@ def publish(run: Path, folder: Path, kept: Sequence[tuple[str, float]] = (), dou
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "model.safetensors"
     weights = load_file(run / "model.safetensors")
-    begin = weights[_BIAS][COORD].clone()
+    begin = weights[_BIAS][COORD]
     for names, share in kept:
         if not 0 <= share < 1:
             raise ValueError(f"the share of {names!r} that is kept is {share}: it must be at least 0 and below 1")

@@ -159,7 +159,10 @@ def _spec(schema: Mapping[str, Any]) -> GrammarSpec:
     except RecursionError as cause:
         raise GrammarTooLargeError("the schema is nested too deeply, or in itself: make it flatter") from cause
     except (TypeError, ValueError) as cause:
-        raise SchemaError(f"the schema cannot be written as JSON: {cause}") from cause
+        raise SchemaError(
+            f"the schema cannot be written as JSON: {cause}; for properties of Python types give a pydantic model or a "
+            "TypedDict in its place"
+        ) from cause
     return GrammarSpec("schema", _check_length(text))
 
 

@@ -118,6 +118,7 @@ def test_equal_questions_have_equal_languages() -> None:
         ("[1]", "JSON list"),
         ({"const": {1, 2}}, "written as JSON"),
         ({"const": float("nan")}, "written as JSON"),
+        ({"count": int}, "a TypedDict in its place"),
         (object(), "no JSON schema"),
         (3, "no JSON schema"),
         (Thing, "no JSON schema"),
