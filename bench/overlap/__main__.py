@@ -8,7 +8,7 @@ with kernels of fewer programs. A share is a speed beside the other as a part of
 card, beside them in a part of it, or as a tuning says, and prompts may ride with decode steps (`mixed`). Streams decode
 while clients ask about images.
 
-`--profile` measures what `photonlite tune` does with this model, searches for schedules, draws them, and shows what
+`--profile` measures what `photonlite tune` does with this model, searches for schedules, and shows what
 bounds each operation. With `--engine --ways turns tuned --data DIR` an engine then uses them.
 """
 
@@ -45,7 +45,6 @@ from photonlite.device.names import resolve_device
 from photonlite.errors import SettingsError
 from photonlite.models.precisions import Precisions
 from photonlite.pauses import short_collections
-from photonlite.tuning.drawing import draw_schedules
 from photonlite.tuning.lanes import Card, CudaCard
 from photonlite.tuning.made_for import made_for
 from photonlite.tuning.paces import SECONDS
@@ -133,7 +132,6 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
     bench.section("Schedules", table(["for", "in turns (ms)", "planned (ms)", "gain", "pieces"], rows))
     if options.data is not None:
         save_tuning(options.data / "tuning.json", tuning)
-        draw_schedules(tuning.schedules, options.data / "schedules.png")
 
 
 def _engine(bench: Bench, options: "OverlapOptions") -> None:

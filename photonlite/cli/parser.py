@@ -86,8 +86,8 @@ EXAMPLES = {
   photonlite quantize path/to/checkpoint smaller --images photos/""",
     "tune": """\
   photonlite tune --device cuda
-  photonlite tune vikhyatk/moondream2 --draw plan.png
-  photonlite tune --file tuning.json --draw plan.png""",
+  photonlite tune vikhyatk/moondream2
+  photonlite tune --file tuning.json""",
     "verify": """\
   photonlite verify
   photonlite verify Qwen/Qwen3-VL-2B-Instruct --device cuda
@@ -184,7 +184,6 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
     elif command == "serve":
         add_server_options(parser)
     elif command == "tune":
-        parser.add_argument("--draw", metavar="IMAGE", help="draw the schedules: a .png or .jpg file")
         parser.add_argument("--file", metavar="FILE", help="show this tuning file and measure nothing")
         parser.add_argument("--again", action="store_true", help="measure even if there is a tuning")
     if command not in ("serve", "export", "quantize"):

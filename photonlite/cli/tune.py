@@ -11,11 +11,9 @@ from typing import Any
 
 import photonlite
 from photonlite.cli.checkpoints import print_table
-from photonlite.cli.outputs import check_writable
 from photonlite.cli.run import import_extra
 from photonlite.errors import TuningError
 from photonlite.settings import user_cache
-from photonlite.tuning.drawing import draw_schedules
 from photonlite.tuning.schedule import Tuning, find_tuning, load_tuning, save_tuning, tuning_file
 
 _MISSING = "photonlite tune needs the package {name}: pip install 'photonlite[tune]'"
@@ -23,8 +21,6 @@ _MISSING = "photonlite tune needs the package {name}: pip install 'photonlite[tu
 
 def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """Show a file, or the tuning of a model on this card, which is made if there is none; returns the exit code 0."""
-    if options.draw is not None:
-        check_writable("--draw", Path(options.draw))
     if options.file is not None:
         path = Path(options.file)
         tuning = load_tuning(path)
@@ -34,9 +30,6 @@ def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.enviro
         print(json.dumps(json.loads(path.read_text(encoding="utf-8"))))
     else:
         _show(tuning)
-    if options.draw is not None:
-        draw_schedules(tuning.schedules, Path(options.draw))
-        print(f"drawn in {options.draw}", file=sys.stderr)
     return 0
 
 

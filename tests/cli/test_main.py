@@ -120,7 +120,6 @@ def test_debug_shows_the_traceback(fake: object, capsys: pytest.CaptureFixture[s
         "export {image} --object mug --format coco --output {image}/set",
         "realtime --source {image} --object mug --output {image}/found.gif",
         "quantize nano {image}/smaller",
-        "tune --draw {image}/plan.png",
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_a_model_is_loaded(

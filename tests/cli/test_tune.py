@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from photonlite.cli import main, tune
 from photonlite.errors import SettingsError
@@ -65,15 +64,13 @@ def test_a_stale_or_damaged_file_is_said_and_made_anew(measured: list[Any], tmp_
     assert json.loads(found.out.splitlines()[-1])["made_for"] == TUNING.made_for
 
 
-def test_a_named_file_is_shown_and_drawn_without_a_card(tmp_path: Path, capsys) -> None:
+def test_a_named_file_is_shown_without_a_card(tmp_path: Path, capsys) -> None:
     save_tuning(tmp_path / "one.json", TUNING)
 
-    code = main(["tune", "--file", str(tmp_path / "one.json"), "--draw", str(tmp_path / "plan.png")])
+    code = main(["tune", "--file", str(tmp_path / "one.json")])
 
     assert code == 0
     assert "32 streams" in capsys.readouterr().out
-    with Image.open(tmp_path / "plan.png") as image:
-        assert image.width == 1600
 
 
 def test_a_named_file_that_cannot_be_used_is_an_error(tmp_path: Path, capsys) -> None:

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from photonlite.errors import SettingsError, TuningError
-from photonlite.tuning.drawing import COLORS, draw_schedules
+from photonlite.errors import TuningError
 from photonlite.tuning.interference import Pair
 from photonlite.tuning.problem import Operation
 from photonlite.tuning.schedule import (
@@ -200,19 +198,3 @@ def test_pieces_that_touch_do_not_meet() -> None:
     late = (*PIECES[:2], Slot("decode", 4, 6, 1.0, 0.02 - 1e-9, 0.024))
 
     assert Schedule(OPERATIONS, late).makespan == 0.024
-
-
-def test_a_drawing_shows_each_piece_in_its_colour(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "plan.png"
-
-    draw_schedules(TUNING.schedules, path)
-
-    with Image.open(path) as image:
-        colors = {color for _, color in image.convert("RGB").getcolors(1 << 20)}  # type: ignore[union-attr]
-    assert {COLORS["compute"], COLORS["memory"]} <= colors
-    assert COLORS["network"] not in colors
-
-
-def test_a_drawing_in_no_image_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"'\.txt' is not an image format"):
-        draw_schedules(TUNING.schedules, tmp_path / "plan.txt")
