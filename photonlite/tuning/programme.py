@@ -1,9 +1,9 @@
-"""The least makespan of pieces with given orders and options, in two ways that must agree.
+"""The least makespan of pieces with given orders and options, as a mixed-integer programme for HiGHS.
 
 Each piece takes one of its options: a share of the card and the seconds that it takes with that. Pieces of one resource
 never run at once, and shares that run at once sum to at most 1.
 
-`solve` is a mixed-integer programme for HiGHS, `enumerate_best` tries everything. Variables of the programme:
+Variables of the programme:
 
 ```
 s_i        begin of piece i            e_i = s_i + sum over options of x_io seconds_io
@@ -95,7 +95,7 @@ def solve(
     placed: dict[int, tuple[float, float, float]] = {}
     for index in sorted(range(len(takes)), key=lambda one: values[begins[one]]):
         share, seconds = given[index][max(range(len(takes[index])), key=lambda one: values[takes[index][one]])]
-        begin = _earliest(cut, placed, index, closed[index], (share, seconds))
+        begin = earliest_begin(cut, placed, index, closed[index], (share, seconds))
         placed[index] = (begin, begin + seconds, share)
     return Plan(tuple(placed[index] for index in range(len(takes))))
 
@@ -177,39 +177,7 @@ class _Programme:
         raise TuningError(f"the search found no schedule within {time_limit:g} s: {found.message}")
 
 
-def enumerate_best(cut: Cut, before: Sequence[frozenset[int]], options: Sequence[Sequence[Option]]) -> Plan:
-    """Return a plan of least makespan by trying all orders and options: for a few pieces.
-
-    Some plan of least makespan lets each piece begin as early as those placed before it allow, for some order (Kolisch
-    and Hartmann, 1999, on serial schedule generation). Branches that cannot be better than the best are cut off.
-
-    Raises:
-        TuningError: Pieces wait for each other in a cycle.
-    """
-    closed = order_of(cut, before)
-    best: list[Plan] = []
-    placed: dict[int, tuple[float, float, float]] = {}
-
-    def place(latest: float) -> None:
-        if best and latest >= best[0].makespan - 1e-12:
-            return
-        if len(placed) == len(cut.pieces):
-            best[:] = [Plan(tuple(placed[index] for index in range(len(cut.pieces))))]
-            return
-        for index in range(len(cut.pieces)):
-            if index in placed or not closed[index] <= placed.keys():
-                continue
-            for share, seconds in options[index]:
-                begin = _earliest(cut, placed, index, closed[index], (share, seconds))
-                placed[index] = (begin, begin + seconds, share)
-                place(max(latest, begin + seconds))
-                del placed[index]
-
-    place(0.0)
-    return best[0]
-
-
-def _earliest(
+def earliest_begin(
     cut: Cut, placed: Mapping[int, tuple[float, float, float]], index: int, waits: set[int], option: Option
 ) -> float:
     """Return the earliest begin of a piece that leaves the placed ones as they are."""

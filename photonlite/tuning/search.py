@@ -44,7 +44,7 @@ def search(
         tables: R -> P of memory and network work; P of work that arithmetic bounds is R.
         most: Pieces of an operation.
         limit_s: Seconds after which nothing more is tried; the first schedule is always completed.
-        solver: `solve`, or `enumerate_best`, which must find the same.
+        solver: Returns a plan of least makespan; tests compare `solve` with an exhaustive search.
 
     Raises:
         TuningError: Operations contradict each other, or nothing was found.

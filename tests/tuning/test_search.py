@@ -6,9 +6,10 @@ from photonlite.errors import MissingDependencyError, TuningError
 from photonlite.tuning import programme
 from photonlite.tuning.interference import Pair, Point, Table, table_of
 from photonlite.tuning.problem import Cut, Operation, Piece, cuts_of
-from photonlite.tuning.programme import enumerate_best, order_of, solve
+from photonlite.tuning.programme import order_of, solve
 from photonlite.tuning.schedule import Schedule
 from photonlite.tuning.search import search
+from tests.tuning.exhaustive import enumerate_best
 
 TABLE = table_of([Pair(64, 0.45, 0.75), Pair(32, 0.7, 0.45)])
 
