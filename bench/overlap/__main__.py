@@ -49,7 +49,7 @@ from photonlite.tuning.lanes import Card, CudaCard
 from photonlite.tuning.made_for import made_for
 from photonlite.tuning.paces import SECONDS
 from photonlite.tuning.profile import measure, tuning_of
-from photonlite.tuning.schedule import Schedule, save_tuning
+from photonlite.tuning.schedule import StreamTuning, save_tuning
 
 NOTES = """\
 - Alone there: alone on its SMs. Beside: both at once, in the window in which both are busy. p99: of the time between
@@ -67,7 +67,7 @@ NOTES = """\
   expired or superseded, never asked about, as its deadline passed or a newer frame came.
 - Roofline: arithmetic and bytes over the rates under "Ceilings"; measured: alone on the whole card, in a CUDA graph,
   an encoding with its projection.
-- Schedules: one encoding beside about as long of decoding; planned, not run. Pieces: crops or steps, their share."""
+- Schedules: one encoding beside about as long of decoding; planned, not run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,10 +126,10 @@ def _profile(bench: Bench, card: Card, subject: Subject, options: "OverlapOption
     made = made_for(subject.model, Precisions(), options.where, options.dtype, photonlite.__version__)
     tuning = tuning_of(profile, {**made, "sms": str(card.sms)})
     rows = [
-        [name, f"{1e3 * one.turns:.2f}", f"{1e3 * one.makespan:.2f}", f"{one.turns / one.makespan:.2f}", _pieces(one)]
-        for name, one in tuning.schedules.items()
+        [many(streams), f"{1e3 * one.turns_s:.2f}", f"{1e3 * one.planned_s:.2f}", f"{one.gain:.2f}", _share(one)]
+        for streams, one in tuning.streams.items()
     ]
-    bench.section("Schedules", table(["for", "in turns (ms)", "planned (ms)", "gain", "pieces"], rows))
+    bench.section("Schedules", table(["for", "in turns (ms)", "planned (ms)", "gain", "the encoder's share"], rows))
     if options.data is not None:
         save_tuning(options.data / "tuning.json", tuning)
 
@@ -171,8 +171,8 @@ def _engine(bench: Bench, options: "OverlapOptions") -> None:
             model.close()
 
 
-def _pieces(schedule: Schedule) -> str:
-    return "; ".join(f"{one.operation} {one.begin}:{one.end} at {one.share:.0%}" for one in schedule.pieces)
+def _share(one: StreamTuning) -> str:
+    return "turns" if one.encode_share == 1 else f"{one.encode_share:.0%}"
 
 
 _TASKS = ("intervals", "timeline", "captions", "answers", "frames")

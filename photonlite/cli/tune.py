@@ -58,10 +58,10 @@ def _show(tuning: Tuning) -> None:
     print_table(head, rows)
     print()
     lines = []
-    for name, one in tuning.schedules.items():
-        times = f"{1e3 * one.turns:.2f} ms", f"{1e3 * one.makespan:.2f} ms", f"{one.turns / one.makespan:.2f}"
-        lines.append((name, *times, str(len(one.pieces))))
-    print_table(("SCHEDULE", "IN TURNS", "PLANNED", "GAIN", "PIECES"), lines)
+    for streams, one in tuning.streams.items():
+        times = f"{1e3 * one.turns_s:.2f} ms", f"{1e3 * one.planned_s:.2f} ms", f"{one.gain:.2f}"
+        lines.append((f"{streams} streams", *times))
+    print_table(("SCHEDULE", "IN TURNS", "PLANNED", "GAIN"), lines)
     print()
     sms = tuning.decode_sms
     way = "takes turns" if sms is None else f"gives decoding {sms} SMs, encoding {tuning.sms - sms}"

@@ -14,7 +14,7 @@ from photonlite.tuning.interference import Pair, table_of
 from photonlite.tuning.lanes import Card
 from photonlite.tuning.paces import SECONDS, alone, beside
 from photonlite.tuning.problem import Operation
-from photonlite.tuning.schedule import Schedule, StreamTuning, Tuning
+from photonlite.tuning.schedule import StreamTuning, Tuning
 from photonlite.tuning.search import search
 from photonlite.tuning.works import Work
 
@@ -84,7 +84,13 @@ def tuning_of(profile: Profile, made_for: Mapping[str, str]) -> Tuning:
         ]
         pairs = tuple(profile.pairs[streams])
         found = search(operations, {"memory": table_of(pairs)}, limit_s=_SEARCH_S)
-        tuned[streams] = StreamTuning(step, pairs, Schedule.of(operations, found))
+        shares = [
+            slot[2]
+            for piece, slot in zip(found.cut.pieces, found.plan.slots, strict=True)
+            if piece.operation == "encode"
+        ]
+        turns = profile.encode[crops] + count * step
+        tuned[streams] = StreamTuning(step, pairs, turns, found.plan.makespan, min(shares))
     return Tuning(made_for, tuned, max(tuned, key=lambda one: tuned[one].gain))
 
 

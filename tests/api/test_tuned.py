@@ -17,7 +17,7 @@ from photonlite.errors import TuningError
 from photonlite.tuning import made_for
 from photonlite.tuning.schedule import save_tuning, tuning_file
 from tests.serving import CPU, IMAGE, double, serve
-from tests.tuning.test_schedule import TUNING, changed, schedule_of
+from tests.tuning.test_schedule import TUNING, changed
 
 BESIDE = EngineConfig(encoding="beside")
 CUDA = torch.device("cuda", 0)
@@ -68,19 +68,8 @@ def other_torch(raw: Any) -> None:
     raw["made_for"]["torch"] = "1.0"
 
 
-def too_much(raw: Any) -> None:
-    schedule_of(raw)["pieces"][0]["share"] = 0.6
-
-
-def cycle(raw: Any) -> None:
-    encode, decode = schedule_of(raw)["operations"]
-    encode["after"], decode["after"] = ["decode"], ["encode"]
-
-
-def no_encoding(raw: Any) -> None:
-    schedule = schedule_of(raw)
-    schedule["operations"] = schedule["operations"][1:]
-    schedule["pieces"] = [one for one in schedule["pieces"] if one["operation"] != "encode"]
+def not_measured(raw: Any) -> None:
+    raw["streams"]["32"]["encode_share"] = 0.2
 
 
 REFUSED = [
@@ -88,11 +77,9 @@ REFUSED = [
     (lambda raw: raw["made_for"].update(model="another"), "made for model 'another', this is 'layers"),
     (lambda raw: raw["made_for"].update(weights="int8"), "made for weights 'int8', this is 'full'"),
     (other_torch, "made for torch '1.0', this is"),
-    (lambda raw: raw.update(format=1), "format 1 is not 2"),
+    (lambda raw: raw.update(format=1), "format 1 is not 3"),
     (lambda raw: raw.pop("streams"), "is damaged: KeyError: 'streams'"),
-    (too_much, "shares sum to 1.100"),
-    (cycle, "in a cycle: decode, encode"),
-    (no_encoding, "the schedule has no operation 'encode'"),
+    (not_measured, "of shares below 1 0.500 to 0.700 were measured"),
 ]
 
 
@@ -185,11 +172,8 @@ def test_the_engine_divides_as_the_schedule_says(
     assert limits.parts.at(32) == pytest.approx((0.5, 0.72))
     assert f"Encoding and decoding: in parts, by {source}" in caplog.messages
 
-    def give_more(raw: Any) -> None:
-        decode, encode, _ = schedule_of(raw)["pieces"]
-        decode["share"], encode["share"] = 0.4, 0.6
-
-    sms, limits, found = ask(monkeypatch, tuning=str(changed(file, give_more)))
+    changed(file, lambda raw: raw["streams"]["32"].update(encode_share=0.6))
+    sms, limits, found = ask(monkeypatch, tuning=str(file))
     assert (sms, found) == (84, source)
     assert limits.parts.at(32) == pytest.approx((0.6, 0.56))
 

@@ -45,7 +45,7 @@ def test_a_model_is_measured_once_and_again_if_asked(measured: list[Any], tmp_pa
     assert len(files(tmp_path)) == 1
     assert "64 + 68 SMs" in first.err
     assert [line.split() for line in first.out.splitlines()][2] == ["64", "0.49", "0.65", "0.60", "to", "0.72"]
-    assert first.out.splitlines()[-3].split() == ["32", "streams", "24.00", "ms", "24.00", "ms", "1.00", "3"]
+    assert first.out.splitlines()[-3].split() == ["32", "streams", "24.00", "ms", "20.00", "ms", "1.20"]
     assert first.out.splitlines()[-1] == "the schedule of 32 streams is used: it gives decoding 64 SMs, encoding 68"
     assert first.err.splitlines()[-1].endswith(": photonlite serve --model a/model --encoding beside uses it")
 

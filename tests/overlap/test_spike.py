@@ -189,7 +189,7 @@ def test_the_command_rehearses_on_a_cpu_and_its_file_is_drawn(tmp_path, capsys: 
     assert all(row.sum > 0 for row in rows)
     assert about["command"].startswith("python -m bench.overlap --spike")
     assert page.read_text().count("\n| parts") == 2 + 2
-    assert load_tuning(data / "tuning.json").schedules.keys() == {"1 streams", "2 streams"}
+    assert load_tuning(data / "tuning.json").streams.keys() == {1, 2}
     assert all(f"## {name}" in page.read_text() for name in ("Pairs", "Roofline", "Schedules"))
     assert draw([str(data / "spike.json"), str(image)]) == 0
     assert image.read_bytes().startswith(b"\x89PNG")

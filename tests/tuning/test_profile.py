@@ -32,9 +32,9 @@ def test_works_are_measured_alone_and_in_pairs() -> None:
 def test_schedules_of_a_profile_gain_what_pairs_do_and_survive_their_file(tmp_path) -> None:
     tuning = tuning_of(profile_of(VirtualCard(SPEEDS, BESIDE), []), {"card": "virtual", "sms": "132"})
 
-    assert set(tuning.schedules) == {"8 streams", "32 streams"}
-    for schedule in tuning.schedules.values():
-        assert 1.05 < schedule.turns / schedule.makespan <= (0.55 + 0.85) * 0.9
+    assert set(tuning.streams) == {8, 32}
+    for one in tuning.streams.values():
+        assert 1.05 < one.gain <= (0.55 + 0.85) * 0.9
     assert tuning.use == max(tuning.streams, key=lambda one: tuning.streams[one].gain)
     assert tuning.decode_sms in (32, 64)
     assert {count: one.step_s for count, one in tuning.streams.items()} == pytest.approx({8: 0.0013, 32: 0.0025})

@@ -6,8 +6,7 @@ from photonlite.errors import MissingDependencyError, TuningError
 from photonlite.tuning import programme
 from photonlite.tuning.interference import Pair, Point, Table, table_of
 from photonlite.tuning.problem import Cut, Operation, Piece, cuts_of
-from photonlite.tuning.programme import order_of, solve
-from photonlite.tuning.schedule import Schedule
+from photonlite.tuning.programme import Plan, order_of, solve
 from photonlite.tuning.search import search
 from tests.tuning.exhaustive import enumerate_best
 
@@ -34,11 +33,23 @@ def random_cut(draw: random.Random) -> tuple[Cut, list[list[tuple[float, float]]
     return Cut(pieces, before), options
 
 
+def check_possible(cut: Cut, plan: Plan) -> None:
+    """Assert that pieces wait for those before them, have their resource alone, and share at most the whole GPU."""
+    for index, (begin, _, _) in enumerate(plan.slots):
+        assert all(plan.slots[other][1] <= begin + 1e-9 for other in cut.before[index])
+        running = [at for at, (low, high, _) in enumerate(plan.slots) if low <= begin + 1e-9 and begin < high - 1e-9]
+        assert len({cut.pieces[at].resource for at in running}) == len(running)
+        assert sum(plan.slots[at][2] for at in running) <= 1 + 1e-6
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_programme_and_the_enumeration_find_the_same_makespan(seed: int) -> None:
     cut, options = random_cut(random.Random(seed))
 
-    assert solve(cut, cut.before, options).makespan == pytest.approx(enumerate_best(cut, cut.before, options).makespan)
+    found = solve(cut, cut.before, options)
+
+    assert found.makespan == pytest.approx(enumerate_best(cut, cut.before, options).makespan)
+    check_possible(cut, found)
 
 
 @pytest.mark.long
@@ -57,10 +68,11 @@ def test_both_stages_together_find_the_same_either_way(seed: int) -> None:
 def test_what_is_found_beats_turns_and_is_possible() -> None:
     asked = operations()
 
-    schedule = Schedule.of(asked, search(asked, {"memory": TABLE}))
+    found = search(asked, {"memory": TABLE})
 
     turns = 0.024
-    assert turns / 1.25 < schedule.makespan < turns / 1.1
+    assert turns / 1.25 < found.plan.makespan < turns / 1.1
+    check_possible(found.cut, found.plan)
 
 
 @pytest.mark.long

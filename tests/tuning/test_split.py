@@ -11,7 +11,7 @@ from photonlite.errors import TuningError
 from photonlite.scheduler.parts import WEIGHTS, PartSpeeds, table_at
 from photonlite.tuning.schedule import Tuning, save_tuning
 from photonlite.tuning.split import Split, read_split, split_by_settings
-from tests.tuning.test_schedule import MADE_FOR, TUNING, changed, schedule_of
+from tests.tuning.test_schedule import MADE_FOR, TUNING, changed
 
 CUDA = torch.device("cuda", 0)
 
@@ -31,12 +31,8 @@ def test_a_tuning_gives_the_division_and_the_speeds_there_by_streams(file: Path)
     assert split.parts.speeds == {8: pytest.approx((0.52, 0.64)), 32: pytest.approx((0.5, 0.72))}
 
 
-def test_another_share_in_the_schedule_divides_the_card_in_another_way(file: Path) -> None:
-    def give_more(raw: Any) -> None:
-        decode, encode, _ = schedule_of(raw)["pieces"]
-        decode["share"], encode["share"] = 0.4, 0.6
-
-    split = read_split(changed(file, give_more), MADE_FOR)
+def test_another_share_of_the_encoder_divides_the_gpu_in_another_way(file: Path) -> None:
+    split = read_split(changed(file, lambda raw: raw["streams"]["32"].update(encode_share=0.6)), MADE_FOR)
 
     assert split.encode_sms == 132 - 48
     assert split.parts is not None
