@@ -1,6 +1,8 @@
 """Frames of video files, cameras and network streams in RGB, upright, read by PyAV."""
 
 import importlib
+import math
+import os
 import re
 import sys
 import time
@@ -65,7 +67,7 @@ def video_info(path: Path) -> VideoInfo:
         aspect = stream.sample_aspect_ratio or Fraction(1)
         rate = stream.average_rate or stream.base_rate
         known = rate is not None and 0 < rate < 1000
-        upright = 1 / aspect if _turns(first) % 2 else aspect
+        upright = 1 / aspect if _display(first)[0] else aspect
         return VideoInfo(float(rate) if known else None, _duration(container, stream), (width, height), upright)
 
 
@@ -204,16 +206,27 @@ def _decoded(container: Any, stream: Any, *, live: bool = False) -> Iterator[Any
         yield from frames
 
 
-def _turns(frame: Any) -> int:
-    """Return the quarter turns, counterclockwise, that the file asks for."""
-    rotation: int = frame.rotation
-    return round(rotation / 90) % 4
+def _display(frame: Any) -> tuple[bool, bool, bool]:
+    """Return what the file asks for, in this order: swap rows and columns, mirror left and right, top and bottom.
+
+    The display matrix moves (x, y) to (a x + c y, b x + d y); other angles than quarter turns are rounded to one.
+    """
+    try:
+        data = frame.side_data.get("DISPLAYMATRIX")
+        a, b, _, c, d = (0,) * 5 if data is None else np.frombuffer(bytes(data), np.int32)[:5].tolist()
+    except ValueError:  # PyAV does not know all kinds of side data
+        turn = math.radians(frame.rotation)  # counterclockwise
+        a, b, c, d = math.cos(turn), -math.sin(turn), math.sin(turn), math.cos(turn)
+    if abs(a) + abs(d) >= abs(b) + abs(c):
+        return False, a < 0, d < 0
+    return True, c < 0, b < 0
 
 
 def _upright(frame: Any) -> Pixels:
     pixels: Pixels = frame.to_ndarray(format="rgb24")
-    turns = _turns(frame)
-    return np.ascontiguousarray(np.rot90(pixels, turns)) if turns else pixels
+    swapped, across, down = _display(frame)
+    pixels = pixels.transpose(1, 0, 2) if swapped else pixels
+    return np.ascontiguousarray(pixels[:: -1 if down else 1, :: -1 if across else 1])
 
 
 def _duration(container: Any, stream: Any) -> float | None:

@@ -1,5 +1,7 @@
 import contextlib
 import http.server
+import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -9,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 import pytest
 
 from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
 from photonlite.video import reader
 from photonlite.video.reader import camera_frames, stream_frames, video_frames, video_info
-from tests.video.clips import RATE, make_clip, make_sound, reds
+from tests.video.clips import RATE, make_clip, make_sound, place_matrix, reds
 
 NUMBERS = list(range(10))
 
@@ -47,6 +50,67 @@ def test_a_rotated_video_is_read_upright(tmp_path: Path, rotation: int, corner: 
     assert video_info(path).size == ((64, 48) if rotation == 180 else (48, 64))
     assert pixels[corner][2] > 200
     assert pixels[opposite][2] < 50
+
+
+@pytest.mark.parametrize("matrix", [(a, 0, 0, d) for a in (1, -1) for d in (1, -1)])
+def test_the_display_matrix_mirrors(tmp_path: Path, matrix: tuple[float, ...]) -> None:
+    plain = next(video_frames(make_clip(tmp_path / "clip.mp4", frames=1))).pixels
+    path = place_matrix(tmp_path / "clip.mp4", *matrix)
+
+    assert video_info(path).size == (64, 48)
+    assert np.array_equal(next(video_frames(path)).pixels, plain[:: int(matrix[3]), :: int(matrix[0])])
+
+
+@pytest.mark.parametrize("matrix", [(0, b, c, 0) for b in (1, -1) for c in (1, -1)])
+def test_the_display_matrix_turns_and_transposes(tmp_path: Path, matrix: tuple[float, ...]) -> None:
+    plain = next(video_frames(make_clip(tmp_path / "clip.mp4", frames=1, aspect=Fraction(16, 11)))).pixels
+    path = place_matrix(tmp_path / "clip.mp4", *matrix)
+
+    assert (video_info(path).size, video_info(path).pixel_aspect) == ((48, 64), Fraction(11, 16))
+    assert np.array_equal(next(video_frames(path)).pixels, plain.transpose(1, 0, 2)[:: int(matrix[1]), :: int(matrix[2])])
+
+
+@pytest.mark.parametrize(("degrees", "shape"), [(10, (48, 64, 3)), (80, (64, 48, 3)), (170, (48, 64, 3))])
+def test_other_angles_are_rounded_to_a_quarter_turn(tmp_path: Path, degrees: int, shape: tuple[int, ...]) -> None:
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    path = place_matrix(make_clip(tmp_path / "clip.mp4", frames=1), cos, sin, -sin, cos)
+
+    assert next(video_frames(path)).pixels.shape == shape
+
+
+def test_side_data_that_pyav_does_not_know_leaves_the_rotation() -> None:
+    class Frame:
+        rotation = -90
+
+        @property
+        def side_data(self) -> Any:
+            raise ValueError("28 is not a valid Type")
+
+        def to_ndarray(self, format: str) -> Any:
+            return np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+
+    assert np.array_equal(reader._upright(Frame()), np.rot90(Frame().to_ndarray("rgb24"), -1))
+
+
+@pytest.mark.parametrize("size", [(63, 47), (1, 1), (33, 2)])
+def test_odd_sides_are_read_whole(tmp_path: Path, size: tuple[int, int]) -> None:
+    with av.open(str(tmp_path / "clip.mkv"), "w") as out:
+        stream: Any = out.add_stream("ffv1", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv444p"
+        out.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((*size[::-1], 3), 200, np.uint8), format="rgb24")))
+        out.mux(stream.encode(None))
+
+    [frame] = video_frames(tmp_path / "clip.mkv")
+    assert frame.pixels.shape == (*size[::-1], 3)
+    assert frame.pixels.min() > 190
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names in Unicode only")
+def test_a_name_that_is_not_in_unicode_is_read_and_written(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.mp4")
+    make_clip(tmp_path / "clip.mp4").rename(path)
+
+    assert len(list(video_frames(path))) == 10
 
 
 def test_a_name_with_a_colon_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
