@@ -41,6 +41,7 @@ class VideoInfo:
     pixel_aspect: Fraction  # width to height of a pixel, upright
 
 
+_LEAST_STEP_S: Final = 0.001  # between two frames to which the file gives one time
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoFrame:
     pixels: Any  # [height, width, 3] RGB of a video; an image in any form of other sources
@@ -72,7 +73,7 @@ def video_info(path: Path) -> VideoInfo:
 
 
 def video_frames(path: Path) -> Iterator[VideoFrame]:
-    """Yield the frames of a file with their times; a damaged packet is skipped.
+    """Yield the frames of a file with their times, which strictly increase; a damaged packet is skipped.
 
     Where the file's clock starts again, as in files that were joined, times go on.
     Raises `ImageDecodeError` after the last frame if the file ends earlier than its header says.
@@ -82,11 +83,13 @@ def video_frames(path: Path) -> Iterator[VideoFrame]:
         step = 1 / float(stream.average_rate or 30)
         now, end = -step, 0.0
         for frame in _decoded(container, stream):
-            time_s = now + step if frame.time is None else frame.time - start
+            known = frame.time is not None and math.isfinite(frame.time)
+            time_s = frame.time - start if known else now + step
             if time_s < now - step:  # less is the inaccuracy of one clock
                 start += time_s - (now + step)
                 time_s = now + step
-            now = max(now, time_s)
+            # Matroska counts milliseconds: frames of a fast camera have equal times.
+            now = max(0.0, time_s if time_s > now else now + min(step / 2, _LEAST_STEP_S))
             end = now + float((frame.duration or 0) * (frame.time_base or 0))  # the last frame may stand for long
             yield VideoFrame(_upright(frame), now)
         duration = _duration(container, stream)

@@ -17,7 +17,7 @@ import pytest
 from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
 from photonlite.video import reader
 from photonlite.video.reader import camera_frames, stream_frames, video_frames, video_info
-from tests.video.clips import RATE, make_clip, make_sound, place_matrix, reds
+from tests.video.clips import RATE, make_clip, make_sound, place_matrix, reds, timed_clip
 
 NUMBERS = list(range(10))
 
@@ -90,6 +90,49 @@ def test_side_data_that_pyav_does_not_know_leaves_the_rotation() -> None:
             return np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 
     assert np.array_equal(reader._upright(Frame()), np.rot90(Frame().to_ndarray("rgb24"), -1))
+
+
+@pytest.mark.parametrize(
+    "times_ms",
+    [
+        [0, 33.333, 66.666, 66.700, 100, 133.333],  # 66.7 is the same millisecond
+        [0, 10, 10.1, 10.2, 10.3, 10.4, 11, 11.2, 40],
+        [0, 0.1, 0.2, 0.3],
+    ],
+)
+def test_times_strictly_increase_where_the_file_gives_two_frames_one_time(tmp_path: Path, times_ms: list[float]) -> None:
+    times = [frame.time_s for frame in video_frames(timed_clip(tmp_path / "clip.mkv", times_ms))]
+
+    assert len(times) == len(times_ms)
+    assert all(after > before for before, after in pairwise(times))
+    assert times == pytest.approx([time_ms / 1000 for time_ms in times_ms], abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([None, None, None], [0, 0.05, 0.1]),
+        ([0.0, math.nan, 0.1, math.inf], [0, 0.05, 0.1, 0.15]),
+        ([-0.03, -0.01, 0.05], [0, 0.001, 0.05]),
+        ([0.0, 0.05, 0.04, 0.1], [0, 0.05, 0.051, 0.1]),
+        ([5.0, 5.05, 0.0, 0.05], [5, 5.05, 5.1, 5.15]),
+    ],
+)
+def test_missing_and_backward_times_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[float | None], expected: list[float]
+) -> None:
+    class Timed:
+        duration = time_base = None
+
+        def __init__(self, time: float | None) -> None:
+            self.time = time
+
+    path = make_clip(tmp_path / "clip.mp4")
+    monkeypatch.setattr(reader, "_decoded", lambda container, stream: map(Timed, given))
+    monkeypatch.setattr(reader, "_upright", lambda frame: frame)
+    monkeypatch.setattr(reader, "_duration", lambda container, stream: None)
+
+    assert [frame.time_s for frame in video_frames(path)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("size", [(63, 47), (1, 1), (33, 2)])
