@@ -1,5 +1,6 @@
 """Writes images as a video, with the sound of another one."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
@@ -155,6 +156,20 @@ class VideoWriter:
             raise InputError(f"the video {str(self._path)!r} cannot be written: {reason}") from error
 
 
+def _holds(kind: str, path: Path, index: int) -> bool:
+    """Whether a kind of file can hold a stream of sound, by trial: many a muxer says yes and fails at its end."""
+    av = pyav()
+    try:
+        with av.open(f"file:{path}", metadata_errors="replace") as source, av.open(io.BytesIO(), "w", kind) as out:
+            stream = source.streams[index]
+            packet = next(packet for packet in source.demux(stream) if packet.dts is not None)
+            packet.stream = out.add_stream_from_template(stream)
+            out.mux(packet)
+    except (av.FFmpegError, ValueError, LookupError, StopIteration):
+        return False
+    return True
+
+
 class Sound:
     """Copies the sound of one file into another, without decoding it, up to where it cannot be copied.
 
@@ -165,7 +180,7 @@ class Sound:
         self._source = pyav().open(f"file:{path}", metadata_errors="replace")
         self._start = (self._source.start_time or 0) / 1_000_000
         names = {stream: getattr(stream.codec_context, "name", "unknown") for stream in self._source.streams.audio}
-        held = [stream for stream, name in names.items() if name in out.supported_codecs]
+        held = [stream for stream in names if _holds(out.format.name, path, stream.index)]
         self.left_out = [name for stream, name in names.items() if stream not in held]
         self._targets = {stream.index: out.add_stream_from_template(stream) for stream in held}
         self._shifts = {stream.index: round(self._start / stream.time_base) for stream in held}

@@ -119,6 +119,33 @@ def test_sound_that_the_file_cannot_hold_is_left_out_and_named(tmp_path: Path) -
     assert video_info(tmp_path / "out.webm").size == (64, 48)
 
 
+@pytest.mark.parametrize(
+    ("sound", "source", "suffix", "held"),  # in stereo, of which not every file keeps which side is which
+    [
+        ("pcm_s16le", "avi", ".mp4", False),
+        ("pcm_s16le", "mkv", ".mp4", False),
+        ("pcm_s16le", "mkv", ".mov", True),
+        ("pcm_u8", "avi", ".mp4", False),
+        ("flac", "mkv", ".mov", False),
+        ("flac", "mkv", ".mp4", True),
+        ("flac", "mkv", ".webm", False),
+        ("aac", "ts", ".avi", False),
+        ("aac", "ts", ".mp4", True),
+        ("adpcm_ms", "avi", ".mkv", False),
+    ],
+)
+def test_whether_a_file_holds_a_sound_is_found_out_by_trial(
+    tmp_path: Path, sound: str, source: str, suffix: str, held: bool
+) -> None:
+    path = tmp_path / f"out{suffix}"
+    clip = make_clip(tmp_path / f"clip.{source}", sound=sound, layout="stereo")
+    writer = write(path, *map(image, range(10)), sound_of=clip)
+
+    assert len(list(video_frames(path))) == 10
+    with av.open(str(path)) as container:
+        assert [writer.silenced, len(container.streams.audio)] == ([[], 1] if held else [[sound], 0])
+
+
 def test_sound_of_joined_files_goes_on(tmp_path: Path) -> None:
     clip = make_clip(tmp_path / "clip.ts", frames=20, sound="aac").read_bytes()
     source = tmp_path / "joined.mpg"
