@@ -23,6 +23,17 @@ Pixels = npt.NDArray[np.uint8]
 LIVE_URL: Final = re.compile(r"(rtsps?|rtmps?|srt|udp|rtp|https?)://", re.IGNORECASE)
 """Addresses of network streams."""
 
+_SUFFIXES: Final = (
+    ".264 .265 .3g2 .3gp .asf .avi .divx .dv .f4v .flv .h264 .h265 .hevc .ivf .m1v .m2t .m2ts .m2v .m4v .mjpeg .mjpg "
+    ".mkv .mov .mp4 .mpe .mpeg .mpg .mts .mxf .nut .ogm .ogv .qt .rm .rmvb .ts .vob .webm .wmv .y4m"
+)
+# MP4 and its kin, Matroska, AVI, Flash, ASF, Ogg, MPEG. HEIC and AVIF begin like an MP4, with other brands.
+_START: Final = re.compile(
+    rb"....ftyp(?:iso|mp4|avc|qt|M4V|3g|MSNV|dash|[fF]4v|XAVC|mmp4|cmf)|\x1aE\xdf\xa3|RIFF....AVI |FLV\x01"
+    rb"|0&\xb2u\x8ef\xcf\x11|OggS|\0\0\x01[\xba\xb3]",
+    re.DOTALL,
+)
+
 RECONNECTS: Final = 30
 PAUSE_S: Final = 1.0  # between two attempts
 _TIMEOUT_S: Final = 5.0  # without a packet
@@ -30,6 +41,7 @@ _DEVICES: Final = {  # the format of libavdevice, how it names camera 0, its opt
     "linux": ("v4l2", "/dev/video{}", {}),
     "darwin": ("avfoundation", "{}", {"framerate": "30"}),
 }
+_LEAST_STEP_S: Final = 0.001  # between two frames to which the file gives one time
 _LOST_S: Final = 0.5  # a video that ends earlier than its header says by more than this has been cut off
 
 
@@ -41,7 +53,6 @@ class VideoInfo:
     pixel_aspect: Fraction  # width to height of a pixel, upright
 
 
-_LEAST_STEP_S: Final = 0.001  # between two frames to which the file gives one time
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoFrame:
     pixels: Any  # [height, width, 3] RGB of a video; an image in any form of other sources
@@ -56,6 +67,19 @@ def pyav() -> Any:
         raise MissingDependencyError(
             "videos, cameras and streams need PyAV: pip install 'photonlite[video]' (folders, GIF and WebP do without)"
         ) from error
+
+
+def is_video_file(name: str | Path) -> bool:
+    """Whether a name, of no folder, ends as a video's does, or else its file begins as one."""
+    if Path(name).suffix.lower() in _SUFFIXES.split():
+        return not os.path.isdir(name)
+    try:
+        if os.path.isfile(name):
+            with open(name, "rb") as file:
+                return _START.match(file.read(16)) is not None
+    except OSError:  # whoever reads it says why it cannot be read
+        pass
+    return False
 
 
 def video_info(path: Path) -> VideoInfo:

@@ -13,10 +13,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from photonlite.errors import ImageDecodeError, InputError, MissingDependencyError
 from photonlite.video import reader
-from photonlite.video.reader import camera_frames, stream_frames, video_frames, video_info
+from photonlite.video.reader import camera_frames, is_video_file, stream_frames, video_frames, video_info
 from tests.video.clips import RATE, make_clip, make_sound, place_matrix, reds, timed_clip
 
 NUMBERS = list(range(10))
@@ -65,9 +66,10 @@ def test_the_display_matrix_mirrors(tmp_path: Path, matrix: tuple[float, ...]) -
 def test_the_display_matrix_turns_and_transposes(tmp_path: Path, matrix: tuple[float, ...]) -> None:
     plain = next(video_frames(make_clip(tmp_path / "clip.mp4", frames=1, aspect=Fraction(16, 11)))).pixels
     path = place_matrix(tmp_path / "clip.mp4", *matrix)
+    mirrored = plain[:: int(matrix[2]), :: int(matrix[1])]  # before rows and columns are swapped
 
     assert (video_info(path).size, video_info(path).pixel_aspect) == ((48, 64), Fraction(11, 16))
-    assert np.array_equal(next(video_frames(path)).pixels, plain.transpose(1, 0, 2)[:: int(matrix[1]), :: int(matrix[2])])
+    assert np.array_equal(next(video_frames(path)).pixels, mirrored.transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize(("degrees", "shape"), [(10, (48, 64, 3)), (80, (64, 48, 3)), (170, (48, 64, 3))])
@@ -100,7 +102,9 @@ def test_side_data_that_pyav_does_not_know_leaves_the_rotation() -> None:
         [0, 0.1, 0.2, 0.3],
     ],
 )
-def test_times_strictly_increase_where_the_file_gives_two_frames_one_time(tmp_path: Path, times_ms: list[float]) -> None:
+def test_times_strictly_increase_where_the_file_gives_two_frames_one_time(
+    tmp_path: Path, times_ms: list[float]
+) -> None:
     times = [frame.time_s for frame in video_frames(timed_clip(tmp_path / "clip.mkv", times_ms))]
 
     assert len(times) == len(times_ms)
@@ -133,6 +137,61 @@ def test_missing_and_backward_times_go_on(
     monkeypatch.setattr(reader, "_duration", lambda container, stream: None)
 
     assert [frame.time_s for frame in video_frames(path)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("clip.ts", "libx264"),
+        ("clip.MTS", "libx264"),
+        ("clip.m2ts", "libx264"),
+        ("clip.wmv", "wmv2"),
+        ("clip.asf", "wmv2"),
+        ("clip.flv", "flv1"),
+        ("clip.3gp", "libx264"),
+        ("clip.h264", "libx264"),
+        ("clip.mpg", "mpeg2video"),
+        ("clip.mjpeg", "mjpeg"),
+        ("clip.ogv", "libvpx"),
+    ],
+)
+def test_videos_are_known_by_their_suffix_and_read(tmp_path: Path, name: str, codec: str) -> None:
+    container = {".ogv": "ogg", ".m2ts": "mpegts", ".MTS": "mpegts"}.get(Path(name).suffix)
+    with av.open(str(tmp_path / name), "w", format=container) as out:
+        stream: Any = out.add_stream({"flv1": "flv"}.get(codec, codec), rate=25)
+        stream.width, stream.height = 64, 48
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for number in range(5):
+            frame = av.VideoFrame(64, 48, stream.pix_fmt)
+            frame.pts = number
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+
+    assert is_video_file(tmp_path / name)
+    assert video_info(tmp_path / name).size == (64, 48)
+    times = [frame.time_s for frame in video_frames(tmp_path / name)]
+    assert len(times) == 5
+    assert all(after > before for before, after in pairwise(times))
+
+
+@pytest.mark.parametrize("suffix", ["avi", "mkv", "mov", "mp4", "webm"])
+def test_videos_of_other_names_are_known_by_their_first_bytes(tmp_path: Path, suffix: str) -> None:
+    path = make_clip(tmp_path / f"clip.{suffix}", codec="libvpx" if suffix == "webm" else "libx264")
+
+    assert is_video_file(path.rename(tmp_path / "clip.part"))
+    assert is_video_file((tmp_path / "clip.part").rename(tmp_path / "clip.gif"))
+
+
+def test_images_folders_and_texts_are_no_videos(tmp_path: Path) -> None:
+    (tmp_path / "folder.mp4").mkdir()
+    (tmp_path / "x.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    (tmp_path / "notes.txt").write_text("notes")
+    for kind in ("avif", "gif", "jpeg", "webp"):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"a.{kind}")
+
+    assert not [path.name for path in tmp_path.iterdir() if is_video_file(path)]
+    assert not is_video_file(str(tmp_path / "missing\0"))
+    assert is_video_file("missing.mp4")
 
 
 @pytest.mark.parametrize("size", [(63, 47), (1, 1), (33, 2)])
