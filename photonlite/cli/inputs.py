@@ -5,6 +5,7 @@ import glob
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,12 @@ from photonlite.config import ImageLimits
 from photonlite.errors import ImageNotFoundError, InputError
 from photonlite.images.decode import load_image
 from photonlite.images.fetch import fetch_now
+from photonlite.images.files import folder_images, is_image_file
 from photonlite.images.source import is_data_uri, is_url
 
 STDIN = "-"
-# Suffixes of images in folders; files given by name are read whatever their suffix.
-SUFFIXES = frozenset(
-    (".avif", ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-)
 MAX_SCHEMA_BYTES = 1 << 20
+MOST_SHOWN = 10  # names of files that are skipped
 
 
 def expand(arguments: list[str]) -> tuple[list[str], bool]:
@@ -34,7 +33,9 @@ def expand(arguments: list[str]) -> tuple[list[str], bool]:
             continue
         path = Path(argument)
         if path.is_dir():
-            names += _images_in(path)
+            images, skipped = folder_images(path)
+            report_skipped(path, skipped)
+            names += map(str, images)
             several = True
         elif argument != STDIN and not path.is_file() and glob.has_magic(argument):
             names += _matching(argument)
@@ -51,7 +52,7 @@ def short_name(name: str) -> str:
 
 def check_text(text: str | None, command: str) -> None:
     """Raise InputError if the text is an image: `photonlite detect *.png` without an object."""
-    if text is not None and Path(text).suffix.lower() in SUFFIXES and Path(text).is_file():
+    if text is not None and os.path.isfile(text) and is_image_file(Path(text)):
         raise InputError(f"the last argument says what to {command}, but {text!r} is an image: add the text after it")
 
 
@@ -102,14 +103,13 @@ def _from_module(module: str, name: str) -> Any:
         raise InputError(f"--schema {module}:{name} cannot be imported: {type(cause).__name__}: {cause}") from cause
 
 
-def _images_in(folder: Path) -> list[str]:
-    # Other programs' hidden files, such as ._desk.jpg, are no images.
-    images = (path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith("."))
-    found = sorted(str(path) for path in images if path.is_file())
-    if not found:
-        kinds = " ".join(sorted(SUFFIXES))
-        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: files of these kinds are read: {kinds}")
-    return found
+def report_skipped(folder: str | Path, skipped: Sequence[str]) -> None:
+    """Say on stderr what a folder holds that is not read."""
+    if skipped:
+        shown = ", ".join(name if name.isprintable() else repr(name) for name in skipped[:MOST_SHOWN])
+        more = f" and {len(skipped) - MOST_SHOWN} more" if len(skipped) > MOST_SHOWN else ""
+        why = "not an image in a supported format"
+        print(f"photonlite: {len(skipped)} skipped in {str(folder)!r} ({why}): {shown}{more}", file=sys.stderr)
 
 
 def _matching(pattern: str) -> list[str]:

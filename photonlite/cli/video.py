@@ -12,14 +12,15 @@ from typing import Any, Final, NamedTuple
 from PIL import Image
 from tqdm import tqdm
 
+from photonlite.cli.inputs import report_skipped
 from photonlite.cli.parser import SPATIAL
 from photonlite.cli.run import advise_of_joined, ask_model, check_request, load_model, to_json
 from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
-from photonlite.realtime.sources import DEFAULT_RATE, VIDEOS, open_source
+from photonlite.realtime.sources import DEFAULT_RATE, open_source
 from photonlite.results.drawing.style import open_image
 from photonlite.results.tracking import Tracker
 from photonlite.video.answers import answer_frames
-from photonlite.video.reader import LIVE_URL, VideoFrame, video_frames, video_info
+from photonlite.video.reader import LIVE_URL, VideoFrame, is_video_file, video_frames, video_info
 from photonlite.video.writer import VideoWriter
 
 MOST_BYTES: Final = 512 << 20  # of frames between the reader and the writer
@@ -48,7 +49,7 @@ def _names_video(name: str) -> bool:
     live = LIVE_URL.match(name)
     if live is not None:
         return not live[1].lower().startswith("http")  # which may be an image
-    return Path(name).suffix.lower() in VIDEOS
+    return is_video_file(name)
 
 
 def run_video(options: argparse.Namespace) -> int:
@@ -97,7 +98,7 @@ def open_footage(source: str, rate: float | None) -> Footage:
     if rate is not None and not 0 < rate <= 1000:
         raise InputError(f"--rate is {rate:g}: give frames per second, above 0 and up to 1000")
     path = Path(source)
-    if path.is_file() and path.suffix.lower() in VIDEOS:
+    if path.is_file() and is_video_file(path):
         if rate is not None:
             raise InputError("--rate is for folders and animations: a video has its own times")
         info = video_info(path)
@@ -105,6 +106,7 @@ def open_footage(source: str, rate: float | None) -> Footage:
         total = None if info.duration_s is None else round(info.duration_s * steps)
         return Footage(video_frames(path), steps, total, 3 * info.size[0] * info.size[1], path, info.pixel_aspect)
     opened = open_source(source)
+    report_skipped(source, opened.skipped)
     if not opened.repeatable:
         raise InputError(f"{source!r} has no end: photonlite realtime --source {source} answers its newest frames")
     steps = rate or opened.rate or DEFAULT_RATE
@@ -117,7 +119,7 @@ def _timed(images: Iterator[Any], step_s: float, *, own: bool) -> Iterator[Video
     for image in images:
         yield VideoFrame(image, time_s)
         own_ms = image.info.get("duration", 0) if own and isinstance(image, Image.Image) else 0
-        time_s += own_ms / 1000 or step_s
+        time_s += own_ms / 1000 if own_ms > 0 else step_s
 
 
 @contextmanager

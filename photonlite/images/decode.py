@@ -179,7 +179,7 @@ def open_image(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.I
     return image
 
 
-def decode_opened(name: str, image: ImageFile.ImageFile) -> Image.Image:
+def decode_opened(name: str, image: Image.Image) -> Image.Image:
     """Decode the pixels of an image from `open_image`, of which this holds the only reference, into upright RGB."""
     with decoder_errors(name, image.format or "an image"):
         image.load()

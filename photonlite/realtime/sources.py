@@ -3,40 +3,46 @@
 | source | frames |
 |---|---|
 | a folder | its images by name, animations frame by frame |
-| an image, a GIF or a WebP | its frames, at the rate that the file gives |
+| an image, an animated GIF, WebP, AVIF or PNG | its frames, at the rate that the file gives |
 | a video file | its frames, at the rate that the file gives; needs PyAV |
 | a whole number, "0", "camera:0" | what that camera sees, as it comes; needs PyAV |
 | "rtsp://...", "http://...", ... | what a stream sends, as it comes; connected again when it breaks off; needs PyAV |
 | a callable | what it returns, until it returns None |
 | an iterable | its items |
 
-A `Feed` plays them into a real-time loop at a steady rate.
+A file that cannot be read is one frame that fails when it is answered. A `Feed` plays frames into a
+real-time loop at a steady rate.
 """
 
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
-from PIL import Image, ImageSequence
+from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageDecodeError, ImageError, ImageNotFoundError, InputError, SettingsError
-from photonlite.images.decode import decoder_errors, load_image
+from photonlite.errors import ImageNotFoundError, InputError, SettingsError
+from photonlite.images.files import UnreadableImage, folder_images, image_frames
 from photonlite.realtime.loop import RealtimeLoop
 from photonlite.settings import plain
-from photonlite.video.reader import LIVE_URL, camera_frames, stream_frames, video_frames, video_info
+from photonlite.video.reader import (
+    LIVE_URL,
+    camera_frames,
+    is_video_file,
+    stream_frames,
+    video_frames,
+    video_info,
+)
 
 Source: TypeAlias = str | os.PathLike[str] | int | Callable[[], Any] | Iterable[Any]
 """What `open_source` takes."""
 
-IMAGES: Final = frozenset((".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
-VIDEOS: Final = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm"))
 DEFAULT_RATE: Final = 30.0
 _CAMERA: Final = re.compile(r"(?:camera:)?(\d{1,3})|/dev/video(\d{1,3})")
 
@@ -47,6 +53,7 @@ class Frames:
     rate: float | None  # frames per second; None where they come at their own pace
     repeatable: bool  # whether playing again gives the same frames again
     count: int | None = None  # files in a folder
+    skipped: tuple[str, ...] = ()  # what else is in the folder
     waits: bool = False  # whether `play` takes `wait`, which waits for so many seconds, and returns whether to stop
 
 
@@ -82,58 +89,30 @@ def _called(source: Callable[[], Any]) -> Iterator[Any]:
 
 def _open_path(path: Path) -> Frames:
     if path.is_dir():
-        return _open_folder(path)
+        images, skipped = folder_images(path)
+        rate = _rate_of(images[0]) if len(images) == 1 else DEFAULT_RATE
+        return Frames(partial(_played, images), rate, repeatable=True, count=len(images), skipped=tuple(skipped))
     if not path.is_file():
         raise ImageNotFoundError(
             f"there is no source {str(path)!r}: give a folder, an animation, a video, a camera's number such as 0, or "
             "the address of a stream"
         )
-    if path.suffix.lower() in VIDEOS:
+    if is_video_file(path):
         return Frames(lambda: (frame.pixels for frame in video_frames(path)), video_info(path).rate, repeatable=True)
-    return Frames(partial(_frames_of, path), _rate_of(path), repeatable=True)
+    return Frames(partial(_played, [path]), _rate_of(path), repeatable=True)
 
 
-def _open_folder(folder: Path) -> Frames:
-    paths = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in IMAGES and not path.name.startswith(".") and path.is_file()
-    )
-    if not paths:
-        kinds = " ".join(sorted(IMAGES))
-        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: these kinds are played: {kinds}")
-    rate = _rate_of(paths[0]) if len(paths) == 1 else DEFAULT_RATE
-    return Frames(
-        lambda: (frame for path in paths for frame in _frames_of(path)), rate, repeatable=True, count=len(paths)
-    )
-
-
-def _frames_of(path: Path) -> Iterator[Image.Image | str]:
-    """Decode a file frame by frame, each with its duration in milliseconds in `info`, if it has one.
-
-    A file that cannot be read is given by its name, and fails when it is answered; one whose later frames cannot be
-    raises an ImageDecodeError.
-    """
-    count = 0
-    try:
-        with decoder_errors(repr(str(path)), "an image"), Image.open(path) as file:
-            for frame in ImageSequence.Iterator(file):
-                image = load_image(frame, ImageLimits.from_env())
-                if milliseconds := frame.info.get("duration"):
-                    image.info["duration"] = float(milliseconds)
-                yield image
-                count += 1
-    except ImageError as error:
-        if count:
-            raise ImageDecodeError(f"{str(path)!r} ends early, after {count} frames: {error}") from error
-        yield str(path)
+def _played(paths: Sequence[Path]) -> Iterator[Image.Image | UnreadableImage]:
+    limits = ImageLimits.from_env()
+    return (frame for path in paths for frame in image_frames(path, limits))
 
 
 def _rate_of(path: Path) -> float:
-    """Return the frames per second of an animation, from its first frame."""
-    with decoder_errors(repr(str(path)), "an image"), Image.open(path) as file:
-        file.load()
-        milliseconds = float(file.info.get("duration", 0))
+    """Return the frames per second of an animation, from its first frame; raises an ImageError."""
+    first = next(_played([path]))
+    if isinstance(first, UnreadableImage):
+        raise first.error
+    milliseconds = float(first.info.get("duration", 0))
     return 1000 / milliseconds if milliseconds > 0 else DEFAULT_RATE
 
 

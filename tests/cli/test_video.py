@@ -11,8 +11,9 @@ import pytest
 from PIL import Image
 
 from photonlite.cli import main, video
+from photonlite.cli.inputs import report_skipped
 from photonlite.cli.video import open_footage
-from photonlite.errors import ImageError
+from photonlite.images.decode import load_image
 from photonlite.video.reader import video_frames, video_info
 from tests.video.clips import make_clip, make_sound
 
@@ -93,23 +94,55 @@ def test_a_folder_of_frames_is_a_video(fake: FakeModel, tmp_path: Path, capsys: 
         Image.new("RGB", (64, 48), (60 * number, 0, 0)).save(folder / f"{number}.png")
     (folder / "2.png").write_bytes(b"no image at all")
     fake_detect = fake.detect
-
-    def detect(image: Any, *arguments: Any, **more: Any) -> Any:
-        if isinstance(image, str):
-            raise ImageError("not an image")
-        return fake_detect(image, *arguments, **more)
-
-    fake.detect = detect  # type: ignore[method-assign]
+    fake.detect = lambda image, *more, **named: fake_detect(load_image(image), *more, **named)  # type: ignore[method-assign]
 
     assert main(["detect", str(folder), "mug", "--rate", "10", "--output", str(out), "--json"]) == 2
 
     out_text, err = capsys.readouterr()
     printed = [json.loads(line) for line in out_text.splitlines()]
     assert [line["time_s"] for line in printed] == [0, 0.1, 0.2, 0.3]
-    assert printed[2]["error"] == {"type": "ImageError", "message": "not an image"}
+    assert printed[2]["error"]["type"] == "ImageDecodeError"
+    assert "2.png' is in no supported image format" in printed[2]["error"]["message"]
     assert printed[3]["objects"] == [{**BOX, "label": "mug", "score": 0.5}]
     assert len(list(video_frames(out))) == 3
     assert "1 of 4 frames failed" in err
+
+
+def test_a_folder_has_the_same_images_as_frames_and_says_what_else_is_in_it(
+    fake: FakeModel, tmp_path: Path, capsys: Captured
+) -> None:
+    (folder := tmp_path / "frames").mkdir()
+    for name in ("a.jpg", "b.jfif", "c.jpe", "d"):
+        Image.new("RGB", (64, 48)).save(folder / name, "JPEG")
+    Image.new("RGB", (64, 48)).save(folder / "e.PGM", "PPM")
+    (folder / "IMG_2.HEIC").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    (folder / "two\nlines.txt").write_text("notes")
+
+    for options in ([], ["--every", "1", "--json"]):
+        assert main(["detect", str(folder), "mug", *options]) == 0
+        printed = capsys.readouterr()
+        assert len(printed.out.splitlines()) == 5
+        assert printed.err == (
+            f"photonlite: 2 skipped in {str(folder)!r} (not an image in a supported format): "
+            "IMG_2.HEIC, 'two\\nlines.txt'\n"
+        )
+
+
+def test_a_long_list_of_other_files_is_cut_short(capsys: Captured) -> None:
+    report_skipped("photos", [f"{number}.txt" for number in range(2000)])
+
+    assert capsys.readouterr().err.endswith(", 8.txt, 9.txt and 1990 more\n")
+
+
+@pytest.mark.parametrize("name", ["clip.ts", "clip.wmv", "clip.flv", "clip.3gp", "clip.part"])
+def test_videos_of_every_suffix_are_answered_frame_by_frame(
+    fake: FakeModel, tmp_path: Path, capsys: Captured, name: str
+) -> None:
+    suffix, out = name.removeprefix("clip").replace(".part", ".mp4"), tmp_path / "found.mp4"
+    made = make_clip(tmp_path / f"made{suffix}", codec="wmv2" if suffix == ".wmv" else "libx264")
+
+    assert main(["detect", str(made.rename(tmp_path / name)), "mug", "--output", str(out), "--json"]) == 0
+    assert len(lines(capsys)) == len(list(video_frames(out))) == 10
 
 
 @pytest.mark.parametrize(("options", "times"), [([], [0, 0.1, 1.1]), (["--rate", "10"], [0, 0.1, 0.2])])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from photonlite.cli.inputs import report_skipped
 from photonlite.cli.parser import given_search, given_settings
 from photonlite.cli.realtime.recorder import FrameRecorder
 from photonlite.cli.run import advise_of_joined, import_extra, load_model, to_json
@@ -76,6 +77,7 @@ def run_realtime(options: argparse.Namespace) -> int:
     if Question.of(**asked).track:  # what cannot work is reported before the model is loaded
         require_trackers()
     frames = open_source(options.source)
+    report_skipped(options.source, frames.skipped)
     recorder = None if options.output is None else FrameRecorder(options.output)
     make_reporter = _reporter(options)
     model = load_model(options)
