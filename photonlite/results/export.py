@@ -1,13 +1,14 @@
-"""Items (objects, points or segments) of one result as pixels, masks, COCO annotations or `supervision` detections."""
+"""Items of one result (objects, points or segments) as pixels, masks, COCO annotations, YOLO rows or `supervision`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from photonlite.errors import InputError, MissingDependencyError
-from photonlite.results.rings import Ring, fill_mask, group_rings
+from photonlite.results.rings import Ring, fill_mask, group_rings, join_rings
 from photonlite.results.svg import path_to_rings
 
 
@@ -97,6 +98,26 @@ def coco_annotations(
             annotation["score"] = float(item["score"])
         annotations.append(annotation)
     return annotations
+
+
+def yolo_rows(items: Sequence[Mapping[str, Any]], width: int, height: int, class_ids: Mapping[str, int]) -> list[str]:
+    """Return items with coordinates in pixels as rows of YOLO labels: a box, or one outline that joins all parts.
+
+    A segment without an outline has no row: a box among outlines would be read as one.
+    """
+    rows = []
+    for item in items:
+        if outlined := "bbox" in item:
+            values = [value for point in join_rings(group_rings(segment_rings(item, width, height))) for value in point]
+        else:
+            values = list(box_of(item))
+        shares = [min(max(value / side, 0.0), 1.0) for value, side in zip(values, cycle((width, height)), strict=False)]
+        if not outlined:
+            x0, y0, x1, y1 = shares
+            shares = [(x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0]
+        if shares:
+            rows.append(f"{class_ids[label_of(item)]} {' '.join(f'{share:.6f}' for share in shares)}\n")
+    return rows
 
 
 def supervision_detections(

@@ -37,12 +37,15 @@ def _clip_side(ring: Ring, axis: int, limit: float, inside: Callable[[float], bo
 
 
 def join_rings(rings: Sequence[Ring]) -> Ring:
-    """Return one ring that fills what the rings fill: zero-width bridges from the first ring to each other one."""
-    if len(rings) < 2:
-        return list(rings[0]) if rings else []
-    hub = rings[0][0]
-    bridged = [point for ring in rings[1:] for point in (hub, *ring, ring[0])]
-    return [*rings[0], *bridged]
+    """Return one ring that fills what the rings fill: bridges of no width join each to the nearest point before it."""
+    joined: Ring = list(rings[0]) if rings else []
+    for ring in rings[1:]:
+        points = np.asarray(joined)
+        # Point by point: all distances at once would take much memory.
+        distances = (((points - point) ** 2).sum(axis=1) for point in ring)
+        _, near, own = min((float(each.min()), int(each.argmin()), own) for own, each in enumerate(distances))
+        joined[near + 1 : near + 1] = [*ring[own:], *ring[: own + 1], joined[near]]
+    return joined
 
 
 def group_rings(rings: Sequence[Ring]) -> list[Ring]:

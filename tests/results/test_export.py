@@ -8,6 +8,8 @@ import pytest
 
 from photonlite.errors import InputError, MissingDependencyError
 from photonlite.results import Detections, Points, Segments, path_to_polygon
+from photonlite.results.export import yolo_rows
+from photonlite.results.rings import fill_mask
 
 BOX = {"x_min": 0.1, "y_min": 0.25, "x_max": 0.6, "y_max": 0.75, "label": "mug", "score": 0.5}
 CIRCLE = "M 1 .5 A .5 .5 0 1 1 0 .5 A .5 .5 0 1 1 1 .5 Z"
@@ -191,3 +193,23 @@ def test_missing_supervision_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "supervision", None)
     with pytest.raises(MissingDependencyError, match="pip install 'photonlite"):
         Detections([BOX]).to_supervision(10, 10)
+
+
+def test_yolo_rows_are_shares_of_the_image_inside_it():
+    boxes = [BOX, {**BOX, "x_min": -0.1, "x_max": 1.1, "label": "pen"}]
+    items = Detections(boxes).to_pixels(200, 100)["objects"]
+    assert yolo_rows(items, 200, 100, {"mug": 0, "pen": 1}) == [
+        "0 0.350000 0.500000 0.500000 0.500000\n",
+        "1 0.500000 0.500000 1.000000 0.500000\n",
+    ]
+
+
+def test_yolo_has_one_outline_for_a_segment_of_several_parts_and_none_for_a_segment_without():
+    parts = "M 0 0 L .3 0 .3 1 0 1 Z M .7 0 L 1 0 1 1 .7 1 Z"
+    empty = {**segment(parts), "path": "", "polygon": []}
+    items = Segments([segment(parts, (0, 0, 1, 1)), empty]).to_pixels(200, 100)["segments"]
+    [row] = yolo_rows(items, 200, 100, {"ring": 7})
+    number, *values = row.split()
+    outline = [(200 * float(x), 100 * float(y)) for x, y in zip(values[::2], values[1::2], strict=True)]
+    assert number == "7"
+    assert np.array_equal(fill_mask([outline], 200, 100), Segments([segment(parts, (0, 0, 1, 1))]).mask(200, 100)[0])

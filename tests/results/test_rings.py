@@ -69,6 +69,16 @@ def test_joined_rings_fill_the_same_pixels():
     assert np.array_equal(fill_mask([join_rings(rings)], 32, 16), fill_mask(rings, 32, 16))
 
 
+def test_rings_are_joined_at_their_nearest_points():
+    left, right = [(0, 0), (3, 0), (3, 10), (0, 10)], [(20, 9), (20, 0), (7, 2), (7, 9)]
+    far = [(0, 12), (3, 30)]
+    assert join_rings([left, right, far]) == [
+        *[(0, 0), (3, 0), (3, 10), (7, 9), (20, 9), (20, 0), (7, 2), (7, 9), (3, 10)],
+        *[(0, 10), (0, 12), (3, 30), (0, 12), (0, 10)],
+    ]
+    assert join_rings([]) == []
+
+
 def test_groups_join_holes_to_their_rings_and_keep_islands_separate():
     outer, hole, island, apart = square(0, 30), square(5, 25, False), square(10, 20), square(40, 50)
     rings = [island, hole, apart, outer]
