@@ -5,6 +5,7 @@ stdout's pipe was closed. `serve` also 1 for a stuck thread, 70 where the engine
 the number of a signal that ended it, such as that of a second SIGTERM.
 """
 
+import io
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ from photonlite.cli.tune import run_tune
 from photonlite.cli.verify import run_verify
 from photonlite.cli.video import is_video, run_video
 from photonlite.errors import PhotonliteError
+from photonlite.images.decode import ignore_pillow_warnings
 
 BAD_INPUT = 2
 # The shell's convention for a process ended by a signal: 128 and the signal's number.
@@ -33,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, from the process's arguments by default; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     _open_standard_files()
+    ignore_pillow_warnings()
     try:
         code = _run(arguments)
         sys.stdout.flush()  # raises here for a closed pipe, not while Python shuts down
@@ -70,6 +73,9 @@ def _open_standard_files() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that is not in Unicode must not end the output
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(arguments: list[str]) -> int:

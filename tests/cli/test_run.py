@@ -1,7 +1,9 @@
 import base64
 import io
 import json
+import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +388,33 @@ def test_an_unusable_plot_file_is_refused_at_once(tmp_path: Path, name: str, com
 def test_a_file_for_several_images_is_refused(image: str) -> None:
     with pytest.raises(InputError, match="several images need a folder"):
         PlotTarget(image, "detect", ["a.png", "b.png"], several=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names in Unicode only")
+def test_a_name_that_is_not_in_unicode_is_answered_drawn_and_printed(
+    fake: FakeModel, tmp_path: Path, capsys: Captured
+) -> None:
+    folder, drawn = tmp_path / os.fsdecode(b"fotos\xe9"), tmp_path / os.fsdecode(b"drawn\xe9")
+    folder.mkdir()
+    name = folder / os.fsdecode(b"caf\xe9.png")
+    Image.new("RGB", (64, 48)).save(name)
+    (folder / os.fsdecode(b"\xe9.txt")).touch()
+
+    assert main(["detect", str(folder), "mug", "--plot", str(drawn)]) == 0
+    assert main(["detect", str(name), "mug", "--plot", str(drawn / "one.png")]) == 0
+    assert main(["detect", str(folder), "mug", "--every", "1", "--json"]) == 0
+    assert main(["detect", str(folder / os.fsdecode(b"none\xe9.png")), "mug", "--json"]) == 2
+
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert json.loads(first)["image"] == str(name)
+    assert len(list(drawn.iterdir())) == 2
+
+
+def test_damaged_metadata_is_no_noise_on_stderr(fake: FakeModel, tmp_path: Path, capsys: Captured) -> None:
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (64, 48)).save(path, exif=b"Exif\0\0MM\0*\0\0\xff\xff no directory")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["detect", str(path), "mug"]) == 0
+    assert capsys.readouterr().err == ""
