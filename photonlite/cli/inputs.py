@@ -50,6 +50,11 @@ def short_name(name: str) -> str:
     return "data-uri" if is_data_uri(name) else name
 
 
+def printable(name: str) -> str:
+    """Return a name for a line of text: quoted, if it has line breaks or bytes that are not in Unicode."""
+    return name if name.isprintable() else repr(name)
+
+
 def check_text(text: str | None, command: str) -> None:
     """Raise InputError if the text is an image: `photonlite detect *.png` without an object."""
     if text is not None and os.path.isfile(text) and is_image_file(Path(text)):
@@ -106,10 +111,10 @@ def _from_module(module: str, name: str) -> Any:
 def report_skipped(folder: str | Path, skipped: Sequence[str]) -> None:
     """Say on stderr what a folder holds that is not read."""
     if skipped:
-        shown = ", ".join(name if name.isprintable() else repr(name) for name in skipped[:MOST_SHOWN])
-        more = f" and {len(skipped) - MOST_SHOWN} more" if len(skipped) > MOST_SHOWN else ""
-        why = "not an image in a supported format"
-        print(f"photonlite: {len(skipped)} skipped in {str(folder)!r} ({why}): {shown}{more}", file=sys.stderr)
+        shown = ", ".join(map(printable, skipped[:MOST_SHOWN]))
+        shown += f" and {len(skipped) - MOST_SHOWN} more" if len(skipped) > MOST_SHOWN else ""
+        note = f"{len(skipped)} skipped in {str(folder)!r} (not an image in a supported format)"
+        print(f"photonlite: {note}: {shown}", file=sys.stderr)
 
 
 def _matching(pattern: str) -> list[str]:

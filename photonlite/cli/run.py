@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from PIL import Image
 from tqdm import tqdm
@@ -22,6 +22,9 @@ from photonlite.config import EngineSettings, ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TileError, TruncatedError
 from photonlite.realtime.frames import Question
 from photonlite.skills.names import SeveralNamesWarning, joins_names
+
+IMAGE_FAILURES: Final = (ImageError, CapacityError, TileError, TruncatedError, OSError)
+"""Failures of one image: others, such as a wrong setting, would occur for every image."""
 
 
 def run_skill(options: argparse.Namespace) -> int:
@@ -72,8 +75,7 @@ def _run_lines(
                     line["truncated"] = True
                 if plot:
                     line["plot"] = str(plot.save(result.plot(image), name))
-            # Failures of this image only: others, such as a wrong setting, would occur for every image.
-            except (ImageError, CapacityError, TileError, TruncatedError, OSError) as error:
+            except IMAGE_FAILURES as error:
                 failed += 1
                 line = {"image": short_name(name), "error": {"type": type(error).__name__, "message": str(error)}}
             with tqdm.external_write_mode(file=sys.stdout):  # the bar and the lines may share a terminal

@@ -14,8 +14,8 @@ from tqdm import tqdm
 
 from photonlite.cli.inputs import report_skipped
 from photonlite.cli.parser import SPATIAL
-from photonlite.cli.run import advise_of_joined, ask_model, check_request, load_model, to_json
-from photonlite.errors import CapacityError, ImageError, InputError, TileError, TruncatedError
+from photonlite.cli.run import IMAGE_FAILURES, advise_of_joined, ask_model, check_request, load_model, to_json
+from photonlite.errors import ImageError, InputError
 from photonlite.realtime.sources import DEFAULT_RATE, open_source
 from photonlite.results.drawing.style import open_image
 from photonlite.results.tracking import Tracker
@@ -146,11 +146,11 @@ def _window(model: Any, footage: Footage, every: int) -> int:
     return int(max(2, min(busy, MOST_BYTES // footage.frame_bytes)))
 
 
-def _ask(model: Any, options: argparse.Namespace, pixels: Any) -> Any:
+def _ask(model: Any, options: argparse.Namespace, frame: VideoFrame) -> Any:
     """Ask about a frame; an error of this frame alone takes the place of its result."""
     try:
-        return ask_model(model, options, pixels, {})
-    except (ImageError, CapacityError, TileError, TruncatedError) as error:
+        return ask_model(model, options, frame.pixels, {})
+    except IMAGE_FAILURES as error:
         return error
 
 

@@ -183,7 +183,7 @@ def decode_opened(name: str, image: Image.Image) -> Image.Image:
     """Decode the pixels of an image from `open_image`, of which this holds the only reference, into upright RGB."""
     with decoder_errors(name, image.format or "an image"):
         image.load()
-        orientation = _orientation(image)
+        orientation = exif_orientation(image)
         if image.mode != "RGB" or "transparency" in image.info:
             return _upright(image_to_rgb(image), orientation)
         rgb = image._new(image.im)  # a plain image around the same pixels, which nothing else changes
@@ -213,7 +213,7 @@ def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
     with decoder_errors("the image", image.format or f"mode {image.mode}"):
         with _LAZY_LOCKS[id(image) % len(_LAZY_LOCKS)]:
             image.load()
-            orientation = _orientation(image)
+            orientation = exif_orientation(image)
         return _upright(image_to_rgb(image), orientation)
 
 
@@ -221,7 +221,7 @@ def _upright(rgb: Image.Image, orientation: int) -> Image.Image:
     return rgb.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else rgb
 
 
-def _orientation(image: Image.Image) -> int:
+def exif_orientation(image: Image.Image) -> int:
     """The EXIF orientation of a loaded image, 1 (upright) where it has none or its EXIF block is damaged."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))

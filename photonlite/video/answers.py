@@ -1,4 +1,4 @@
-"""Answers about the frames of a video, in their order, while the video is read and earlier answers are used.
+"""Answers about frames or images, in their order, while more are read and earlier answers are used.
 
 ```
 a thread           frames ──> one of `every` is asked about
@@ -6,7 +6,7 @@ threads of a pool                 └──> ask ──> answer
 caller's thread                                  └──> (frame, answer), in order: draw it, write it
 ```
 
-At most `window` frames exist at a time, however long the video is.
+At most `window` frames exist at a time, however many there are.
 """
 
 import math
@@ -14,22 +14,21 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from photonlite.video.reader import VideoFrame
-
+Frame = TypeVar("Frame")
 R = TypeVar("R")
 
 
 def answer_frames(
-    frames: Iterable[VideoFrame], ask: Callable[[Any], R], *, every: int = 1, window: int = 16
-) -> Generator[tuple[VideoFrame, R | None], None, None]:
-    """Yield every frame with what `ask` returns for its pixels: the first, and every `every`-th after it; else None.
+    frames: Iterable[Frame], ask: Callable[[Frame], R], *, every: int = 1, window: int = 16
+) -> Generator[tuple[Frame, R | None], None, None]:
+    """Yield every frame with what `ask` returns for it: the first, and every `every`-th after it; else None.
 
     `ask` runs on several threads at a time. What it or the source raises is raised here, in the place of the frame.
     """
     room, stopped = threading.Semaphore(window), threading.Event()
-    entries: queue.SimpleQueue[tuple[VideoFrame, Future[R] | None] | BaseException | None] = queue.SimpleQueue()
+    entries: queue.SimpleQueue[tuple[Frame, Future[R] | None] | BaseException | None] = queue.SimpleQueue()
 
     def read() -> None:
         try:
@@ -38,7 +37,7 @@ def answer_frames(
                 room.acquire()
                 if stopped.is_set() or (frame := next(source, None)) is None:
                     break
-                entries.put((frame, pool.submit(ask, frame.pixels) if number % every == 0 else None))
+                entries.put((frame, pool.submit(ask, frame) if number % every == 0 else None))
         except BaseException as error:
             entries.put(error)
         else:

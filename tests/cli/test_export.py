@@ -1,13 +1,16 @@
 import json
+import os
+import shutil
 import sys
-import weakref
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
 from photonlite.cli import main
+from photonlite.cli.dataset import DATA_SETS, DataSet
 from photonlite.errors import PromptError
 from photonlite.images.decode import load_image
 from photonlite.results import Detections, Segments
@@ -20,8 +23,10 @@ BOX = {"x_min": 0.25, "y_min": 0.5, "x_max": 0.75, "y_max": 1.0}
 class Finder:
     """Finds the first of the names in every image that can be read, once in the lower middle."""
 
+    max_batch = 4
+
     def __init__(self) -> None:
-        self.tasks: list[dict[str, Any]] = []
+        self.asked: list[tuple[Any, dict[str, Any]]] = []
         self.finish_reason = "stop"
         self.refusal = ""
         self.path = "M0 0H1V1H0Z"
@@ -34,23 +39,18 @@ class Finder:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def batch(self, tasks: list[dict[str, Any]], *, progress: bool) -> list[Any]:
-        self.tasks = tasks
-        return [self.answer(index, task) for index, task in enumerate(tasks)]
+    def detect(self, image: Any, object: list[str], **more: Any) -> Detections:
+        return Detections([{**BOX, "label": object[0], "score": 0.5}], **self._info(image, object, more))
 
-    def answer(self, index: int, task: dict[str, Any]) -> Any:
-        try:
-            if self.refusal:
-                raise PromptError(self.refusal)
-            info: Any = {"picture_size": load_image(task["image"]).size, "names": task["object"]}
-        except Exception as error:
-            error.args = (f"task {index}: {error}",)
-            return error
-        item = {**BOX, "label": task["object"][0], "score": 0.5}
-        if task["skill"] == "segment":
-            item = {"path": self.path, "bbox": BOX, "label": task["object"][0], "score": 0.5}
-            return Segments([item], finish_reason=self.finish_reason, **info)
-        return Detections([item], finish_reason=self.finish_reason, **info)
+    def segment(self, image: Any, object: list[str], **more: Any) -> Segments:
+        item = {"path": self.path, "bbox": BOX, "label": object[0], "score": 0.5}
+        return Segments([item], **self._info(image, object, more))
+
+    def _info(self, image: Any, object: list[str], more: dict[str, Any]) -> dict[str, Any]:
+        if self.refusal:
+            raise PromptError(self.refusal)
+        self.asked.append((object, more))
+        return {"picture_size": load_image(image).size, "names": object, "finish_reason": self.finish_reason}
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_supervision_reads_back_what_was_found(finder: Finder, form: str, task: 
     command = ["export", "photos", "--object", "cup", "--object", "pen", "--format", form, "--task", task]
     assert main([*command, "--max-objects", "9", "--min-score", "0.25"]) == 0
 
-    assert finder.tasks[0]["object"] == ["cup", "pen"]
-    assert (finder.tasks[0]["settings"], finder.tasks[0]["min_score"]) == ({"max_objects": 9}, 0.25)
+    names, asked = finder.asked[0]
+    assert (names, asked["settings"], asked["min_score"]) == (["cup", "pen"], {"max_objects": 9}, 0.25)
     assert capsys.readouterr().out == f"photos-{form}: 3 images, 3 cup, 0 pen\n"
     found = reread(form, f"photos-{form}")
     assert found.classes == ["cup", "pen"]
@@ -108,16 +108,29 @@ def test_outlines_of_several_parts_and_with_holes_are_polygons_with_scores(finde
     assert Path("export-coco/images/a.png").read_bytes() == Path("photos/a.png").read_bytes()
 
 
-def test_yolo_has_one_polygon_for_a_ring_with_its_hole_and_one_for_a_further_part(finder: Finder) -> None:
+def test_yolo_has_one_line_for_an_object_of_two_parts_one_of_which_has_a_hole(finder: Finder) -> None:
     finder.path = "M0 0H.5V1H0Z M.125 .25V.75H.375V.25Z M.75 0H1V1H.75Z"
 
     assert main(["export", "photos/a.png", "--object", "cup", "--format", "yolo", "--task", "segment"]) == 0
 
+    assert len(Path("export-yolo/labels/a.txt").read_text().splitlines()) == 1
     [(_, _, found)] = reread("yolo", "export-yolo")
-    assert len(found) == 2
-    filled = found.mask.any(axis=0)
-    assert filled.sum() == pytest.approx(20 * 20 + 10 * 20 - 10 * 10, abs=90)
+    [filled] = found.mask
+    assert filled.sum() == pytest.approx(20 * 20 + 10 * 20 - 10 * 10, abs=120)  # the outline itself is filled too
     assert not filled[30, 30]  # in the hole
+    assert not filled[25, 45]  # between the parts
+
+
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_a_segment_without_an_outline_is_no_box_among_outlines(finder: Finder, form: str) -> None:
+    finder.path = ""
+
+    assert main(["export", "photos/a.png", "--object", "cup", "--format", form, "--task", "segment"]) == 0
+
+    if form == "coco":
+        assert json.loads(Path("export-coco/annotations.json").read_text())["annotations"] == []
+    else:
+        assert Path("export-yolo/labels/a.txt").read_text() == ""
 
 
 def test_the_yaml_says_where_trainers_find_the_images(finder: Finder) -> None:
@@ -134,24 +147,60 @@ def test_the_yaml_says_where_trainers_find_the_images(finder: Finder) -> None:
 
 
 @pytest.mark.parametrize("form", ["coco", "yolo"])
-def test_masks_of_one_image_are_held_at_a_time(finder: Finder, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[Any]] = []
-    most = 0
-    convert = Segments.to_supervision
-
-    def counted(self: Segments, *arguments: Any, **more: Any) -> Any:
-        nonlocal most
-        detections = convert(self, *arguments, **more)
-        made.append(weakref.ref(detections.mask))
-        most = max(most, sum(each() is not None for each in made))
-        return detections
-
-    monkeypatch.setattr(Segments, "to_supervision", counted)
+def test_what_was_answered_is_on_disk_before_the_next_answer_is_used(
+    finder: Finder, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read the data set after every image as one finds it when the process is killed there."""
     for name in "bcdef":
         Image.new("RGB", (80, 40), "navy").save(f"photos/{name}.png")
+    add, sizes = DATA_SETS[form].add, []
 
-    assert main(["export", "photos", "--object", "cup", "--format", form, "--task", "segment"]) == 0
-    assert most <= 2  # the one before goes when the next one is there
+    def added(self: DataSet, *arguments: Any) -> None:
+        add(self, *arguments)
+        found = list(reread(form, f"photos-{form}"))
+        assert all(len(detections) == 1 for _, _, detections in found)
+        sizes.append(len(found))
+
+    monkeypatch.setattr(DATA_SETS[form], "add", added)
+
+    assert main(["export", "photos", "--object", "cup", "--format", form]) == 0
+    assert sizes == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+@pytest.mark.parametrize("step", range(4))
+def test_a_killed_export_leaves_a_valid_data_set(
+    finder: Finder, form: str, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, done = DataSet._put, 0
+
+    def killed(self: DataSet, name: str, data: bytes) -> None:
+        nonlocal done
+        if done == step + 2:
+            monkeypatch.setattr(DataSet, "_put", lambda *_: None)  # nothing more is written
+            raise KeyboardInterrupt
+        put(self, name, data)
+        done += 1
+
+    monkeypatch.setattr(DataSet, "_put", killed)
+
+    assert main(["export", "photos", "--object", "cup", "--format", form]) == 130
+    for _, image, detections in reread(form, f"photos-{form}"):
+        assert image.shape == (40, 80, 3)
+        assert len(detections) == 1
+
+
+def test_a_large_file_of_annotations_is_rewritten_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(DataSet, "_put", lambda self, name, data: written.append(len(data)) if "json" in name else None)
+    data_set = DATA_SETS["coco"](tmp_path, ["cup"])
+    for number in range(60):
+        data_set.add(f"{number}{100_000 * 'x'}.png", b"", Detections([{**BOX, "label": "cup"}], picture_size=(8, 8)))
+
+    assert max(written) > 5 << 20
+    assert sum(written) < 60 << 20  # a MiB an image
+    data_set.save()
+    assert written[-1] > 60 * 100_000
 
 
 def test_failures_are_listed_at_the_end_and_the_others_written(finder: Finder, capsys: Captured) -> None:
@@ -163,8 +212,15 @@ def test_failures_are_listed_at_the_end_and_the_others_written(finder: Finder, c
     *_, head, first, second = capsys.readouterr().err.splitlines()
     assert head == "photonlite: error: 2 of 5 images failed, the others are in the data set:"
     assert first == "  photos/a.png: its labels would replace those of photos/A.webp: rename one of them"
-    assert second.startswith("  photos/bad.png: 'photos/bad.png' is in no supported image format")
+    assert second.startswith("  photos/bad.png: the image is in no supported image format")
     assert len(reread("yolo", "cups")) == 3
+
+
+def test_an_image_that_is_given_twice_is_one_image(finder: Finder) -> None:
+    assert main(["export", "photos/a.png", "photos", "--object", "cup", "--format", "coco"]) == 0
+
+    rows = json.loads(Path("export-coco/annotations.json").read_text())["images"]
+    assert sorted(row["file_name"] for row in rows) == ["a.png", "rare.png", "turned.png"]
 
 
 def test_without_any_answer_nothing_is_written(finder: Finder, capsys: Captured) -> None:
@@ -197,7 +253,7 @@ def test_a_limit_that_cut_lists_short_is_reported(finder: Finder, capsys: Captur
 def test_wrong_arguments_are_refused(finder: Finder, arguments: list[str], complaint: str, capsys: Captured) -> None:
     assert main(["export", *arguments]) == 2
     assert complaint in capsys.readouterr().err
-    assert finder.tasks == []
+    assert finder.asked == []
 
 
 def test_an_error_that_is_no_fault_of_an_image_ends_the_export(finder: Finder, capsys: Captured) -> None:
@@ -211,22 +267,106 @@ def test_an_error_that_is_no_fault_of_an_image_ends_the_export(finder: Finder, c
 def test_a_full_disk_is_not_blamed_on_an_image(
     finder: Finder, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    def full(source: str, target: Path) -> Path:
-        raise OSError(28, "No space left on device", source)
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device", str(self))
 
-    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
 
     assert main(["export", "photos", "--object", "cup", "--format", "coco"]) == 2
     assert "--output photos-coco is not whole (No space left on device): make room" in capsys.readouterr().err
 
 
-def test_a_missing_supervision_says_what_to_install(
-    finder: Finder, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    monkeypatch.setitem(sys.modules, "supervision", None)
+def test_an_export_needs_no_further_package(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("cv2", "supervision", "av"):
+        monkeypatch.setitem(sys.modules, package, None)
 
-    assert main(["export", "photos", "--object", "cup", "--format", "coco"]) == 2
-    assert "pip install 'photonlite[supervision]'" in capsys.readouterr().err
+    assert main(["export", "photos", "--object", "cup", "--format", "yolo"]) == 0
+
+
+def write_strange_images(folder: Path) -> None:
+    """Write images that readers of data sets cannot read, or see otherwise than Pillow."""
+    plain = Image.new("RGB", (80, 40), "navy")
+    plain.convert("F").save(folder / "float.tif")
+    plain.convert("CMYK").save(folder / "cmyk.jpg")
+    plain.convert("RGBA").save(folder / "alpha.png")
+    plain.convert("1").save(folder / "bits.png")
+    plain.convert("P").save(folder / "palette.png")
+    Image.fromarray(np.full((40, 80), 0x8000, np.uint16)).save(folder / "deep.png")
+    plain.save(folder / "pages.tif", save_all=True, append_images=[plain])
+    plain.save(folder / "film.webp", save_all=True, append_images=[Image.new("RGB", (80, 40))], duration=40)
+    plain.save(folder / "more.mpo.jpg", "MPO", save_all=True, append_images=[plain])
+    plain.save(folder / "photo.jfif", "JPEG", exif=b"Exif\0\0MM\0*\0\0\xff\xff no directory")
+    plain.save(folder / "no suffix", "JPEG")
+    plain.save(folder / "a jpeg.png", "JPEG")
+    plain.save(folder / "UPPER.PNG")
+    plain.save(folder / "two\nlines, 'quotes' \" and #.png")
+    plain.save(os.fsencode(folder) + b"/caf\xe9.png", "PNG")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names in Unicode only")
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("form", ["coco", "yolo"])
+def test_every_image_that_is_answered_is_in_the_data_set_and_read_by_opencv(finder: Finder, form: str) -> None:
+    write_strange_images(Path("photos"))
+
+    assert main(["export", "photos", "--object", "cup", "--format", form]) == 0
+
+    found = {
+        Path(path).name: (image.shape, len(detections)) for path, image, detections in reread(form, f"photos-{form}")
+    }
+    assert {"café.png", "a jpeg.jpg", "no suffix.jpg", "photo.jpg", "UPPER.PNG", "more.mpo.jpg"} <= found.keys()
+    assert len(found) == 18
+    assert set(found.values()) == {((40, 80, 3), 1)}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_copies_stand_as_the_boxes_do_whatever_the_orientation(finder: Finder, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    marked = Image.new("RGB", (80, 40))
+    marked.paste("red", (0, 0, 40, 20))
+    marked.save("photos/b.jpg", exif=exif)
+
+    assert main(["export", "photos/b.jpg", "--object", "cup", "--format", "coco"]) == 0
+
+    [copied] = Path("export-coco/images").iterdir()
+    [row] = json.loads(Path("export-coco/annotations.json").read_text())["images"]
+    with Image.open(copied) as copy:
+        assert (copy.size, copy.getexif().get(ExifTags.Base.Orientation, 1)) == ((row["width"], row["height"]), 1)
+        assert np.abs(np.asarray(copy).astype(int) - np.asarray(load_image("photos/b.jpg"))).max() == 0
+
+
+def test_bad_files_cost_themselves_alone(finder: Finder, capsys: Captured) -> None:
+    shutil.copy("photos/turned.jpg", f"photos/{251 * 'x'}")
+    Path("photos/empty.png").touch()
+    whole = Path("photos/turned.jpg").read_bytes()
+    Path("photos/cut.jpg").write_bytes(whole[: len(whole) // 2])
+    Path("photos/script.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0")
+    Path("photos/folder.png").mkdir()
+
+    assert main(["export", "photos", "--object", "cup", "--format", "yolo"]) == 2
+
+    skipped, head, *failed = capsys.readouterr().err.splitlines()
+    assert "folder.png/" in skipped
+    assert head == "photonlite: error: 4 of 7 images failed, the others are in the data set:"
+    names = [line.split(":")[0].removeprefix("  photos/") for line in failed]
+    assert names == ["cut.jpg", "empty.png", "script.png", 251 * "x"]
+    assert len(reread("yolo", "photos-yolo")) == 3
+
+
+def test_the_limit_of_pixels_is_that_of_the_settings(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)  # Pillow's own
+
+    assert main(["export", "photos", "--object", "cup", "--format", "yolo"]) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have names in Unicode only")
+def test_the_yaml_is_valid_whatever_the_folder_is_called(finder: Finder, tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    out = tmp_path / os.fsdecode(b'two\nlines: "caf\xe9" \x7f \xe2\x80\xa8 \xc2\x85 \xf0\x9f\x98\x80')
+
+    assert main(["export", "photos", "--object", "cup", "--format", "yolo", "--output", str(out)]) == 0
+    assert yaml.safe_load((out / "data.yaml").read_text(encoding="utf-8"))["path"] == str(out)
 
 
 @pytest.mark.long
