@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from PIL import Image, ImageSequence
 
@@ -14,11 +14,6 @@ from photonlite.images.source import opened_source
 SUFFIXES: Final = ".apng .avif .avifs .bmp .dib .gif .jfif .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp"
 # Other formats that hold several pictures hold no animation: phones add previews to a JPEG, a TIFF has pages.
 ANIMATED: Final = frozenset(("AVIF", "GIF", "PNG", "WEBP"))
-
-
-class FolderImages(NamedTuple):
-    images: list[Path]  # by name
-    skipped: list[str]  # names of what else is in the folder, but for hidden files; "/" ends those of folders
 
 
 class UnreadableImage:
@@ -46,8 +41,11 @@ def is_image_file(path: Path) -> bool:
         return False
 
 
-def folder_images(folder: Path) -> FolderImages:
-    """List a folder's own images; raises ImageNotFoundError if there is none, OSError if it cannot be read."""
+def folder_images(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return a folder's images by name, and the names of what else is in it, but for hidden files.
+
+    Raises ImageNotFoundError if there is no image, OSError if the folder cannot be read.
+    """
     images, skipped = [], []
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith(".") and is_image_file(path):
@@ -55,9 +53,9 @@ def folder_images(folder: Path) -> FolderImages:
         elif not path.name.startswith("."):  # other programs' files, such as ._desk.jpg, are no images
             skipped.append(f"{path.name}/" if path.is_dir() else path.name)
     if not images:
-        known = f"files of these kinds are read: {SUFFIXES}"
-        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: {known}")
-    return FolderImages(images, skipped)
+        kinds = f"files of these kinds are read: {SUFFIXES}"
+        raise ImageNotFoundError(f"the folder {str(folder)!r} holds no image: {kinds}")
+    return images, skipped
 
 
 def image_frames(path: Path, limits: ImageLimits) -> Iterator[Image.Image | UnreadableImage]:

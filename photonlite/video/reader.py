@@ -71,15 +71,14 @@ def pyav() -> Any:
 
 def is_video_file(name: str | Path) -> bool:
     """Whether a name, of no folder, ends as a video's does, or else its file begins as one."""
-    if Path(name).suffix.lower() in _SUFFIXES.split():
-        return not os.path.isdir(name)
+    named = Path(name).suffix.lower() in _SUFFIXES.split()
+    if named or not os.path.isfile(name):
+        return named and not os.path.isdir(name)
     try:
-        if os.path.isfile(name):
-            with open(name, "rb") as file:
-                return _START.match(file.read(16)) is not None
+        with open(name, "rb") as file:
+            return _START.match(file.read(16)) is not None
     except OSError:  # whoever reads it says why it cannot be read
-        pass
-    return False
+        return False
 
 
 def video_info(path: Path) -> VideoInfo:
@@ -244,9 +243,7 @@ def _display(frame: Any) -> tuple[bool, bool, bool]:
     except ValueError:  # PyAV does not know all kinds of side data
         turn = math.radians(frame.rotation)  # counterclockwise
         a, b, c, d = math.cos(turn), -math.sin(turn), math.sin(turn), math.cos(turn)
-    if abs(a) + abs(d) >= abs(b) + abs(c):
-        return False, a < 0, d < 0
-    return True, c < 0, b < 0
+    return (False, a < 0, d < 0) if abs(a) + abs(d) >= abs(b) + abs(c) else (True, c < 0, b < 0)
 
 
 def _upright(frame: Any) -> Pixels:
