@@ -12,7 +12,7 @@ from typing import Literal
 
 from photonlite.errors import TuningError
 
-Resource = Literal["compute", "memory", "network"]
+Resource = Literal["compute", "memory"]
 
 
 @dataclass(frozen=True, slots=True)

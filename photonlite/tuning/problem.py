@@ -4,15 +4,11 @@
 encode    crops [0, 9)      one piece, or [0, 5) and [5, 9)
 decode    steps [0, 6)      pieces follow one another: `serial`
 ```
-
-A piece waits for the pieces of its operation's parents whose ranges meet its own. Ranges of batches of different sizes
-are compared as shares of their batches.
 """
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from photonlite.errors import TuningError
 from photonlite.tuning.interference import Resource
@@ -27,7 +23,6 @@ class Operation:
         resource: What bounds it; operations of one resource never run at once.
         batch: How much there is to do: crops, rows, steps.
         seconds: Alone on the whole card, by size of the piece.
-        after: Names of the operations whose results it reads.
         serial: Whether each piece reads the results of the one before.
     """
 
@@ -35,7 +30,6 @@ class Operation:
     resource: Resource
     batch: int
     seconds: Mapping[int, float]
-    after: tuple[str, ...] = ()
     serial: bool = False
 
 
@@ -61,42 +55,16 @@ class Cut:
     before: tuple[frozenset[int], ...]
 
 
-def check_operations(operations: Sequence[Operation]) -> None:
-    """Check names, times and dependencies.
-
-    Raises:
-        TuningError: There are none, one has no batch or times, a name is twice there or unknown, or there is a cycle.
-    """
-    named = {operation.name: operation for operation in operations}
-    if not operations:
-        raise TuningError("there is no operation to schedule: give at least one")
-    if len(named) < len(operations):
-        raise TuningError("two operations have one name: give each its own")
-    for operation in operations:
-        if operation.batch < 1 or not operation.seconds or not all(one > 0 for one in operation.seconds.values()):
-            raise TuningError(
-                f"operation {operation.name!r} needs a batch of at least 1, and seconds above 0 for sizes"
-            )
-        for name in operation.after:
-            if name not in named:
-                raise TuningError(f"operation {operation.name!r} waits for {name!r}, which is no operation")
-    done: set[str] = set()
-    while len(done) < len(named):
-        ready = {name for name, one in named.items() if name not in done and done.issuperset(one.after)}
-        if not ready:
-            raise TuningError(f"operations wait for each other in a cycle: {', '.join(sorted(set(named) - done))}")
-        done |= ready
-
-
 def cuts_of(operations: Sequence[Operation], most: int) -> Iterator[Cut]:
     """Yield all ways to cut operations into at most `most` pieces each, of sizes that were measured.
 
     Raises:
-        TuningError: See `check_operations`, or no sizes that were measured fill a batch.
+        TuningError: An operation has a time of 0 or less, or no sizes that were measured fill its batch.
     """
-    check_operations(operations)
     ways = []
     for operation in operations:
+        if not all(seconds > 0 for seconds in operation.seconds.values()):
+            raise TuningError(f"operation {operation.name!r} needs seconds above 0, has {operation.seconds}")
         found = list(_compositions(operation.batch, sorted(operation.seconds), most))
         if not found:
             raise TuningError(
@@ -110,27 +78,14 @@ def cuts_of(operations: Sequence[Operation], most: int) -> Iterator[Cut]:
 
 def _cut(chosen: Sequence[tuple[Operation, tuple[int, ...]]]) -> Cut:
     pieces: list[Piece] = []
+    before: list[frozenset[int]] = []
     for operation, sizes in chosen:
-        begin = 0
+        first, begin = len(pieces), 0
         for size in sizes:
-            piece = Piece(operation.name, operation.resource, begin, begin + size, operation.seconds[size])
-            pieces.append(piece)
+            before.append(frozenset(range(first, len(pieces))) if operation.serial else frozenset())
+            pieces.append(Piece(operation.name, operation.resource, begin, begin + size, operation.seconds[size]))
             begin += size
-    named = {operation.name: operation for operation, _ in chosen}
-    before = tuple(
-        frozenset(index for index, other in enumerate(pieces) if _waits(piece, other, named)) for piece in pieces
-    )
-    return Cut(tuple(pieces), before)
-
-
-def _waits(piece: Piece, other: Piece, named: Mapping[str, Operation]) -> bool:
-    own, parent = named[piece.operation], named[other.operation]
-    if own is parent:
-        return own.serial and other.end <= piece.begin
-    if other.operation not in own.after:
-        return False
-    begin, end = (Fraction(place, own.batch) for place in (piece.begin, piece.end))
-    return Fraction(other.begin, parent.batch) < end and begin < Fraction(other.end, parent.batch)
+    return Cut(tuple(pieces), tuple(before))
 
 
 def _compositions(batch: int, sizes: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:

@@ -1,9 +1,7 @@
 """The least makespan of pieces with given orders and options, as a mixed-integer programme for HiGHS.
 
 Each piece takes one of its options: a share of the card and the seconds that it takes with that. Pieces of one resource
-never run at once, and shares that run at once sum to at most 1.
-
-Variables of the programme:
+never run at once, and the shares of two pieces that run at once sum to at most 1. Variables of the programme:
 
 ```
 s_i        begin of piece i            e_i = s_i + sum over options of x_io seconds_io
@@ -11,9 +9,6 @@ x_io       1 for its option            r_i =       sum over options of x_io shar
 a, b, o    of a pair i, j that nothing orders: i first, j first, both at once; one of them is 1
            s_j >= e_i - M (1 - a)      s_i >= e_j - M (1 - b)      r_i + r_j <= 1 + (1 - o)
 ```
-
-Intervals of which each two meet have a moment in common, so three pieces sum to at most 1 if that is asked of each
-three whose pairs are all at once.
 """
 
 import importlib
@@ -43,22 +38,6 @@ class Plan:
         return max(end for _, end, _ in self.slots)
 
 
-def order_of(cut: Cut, before: Sequence[frozenset[int]]) -> list[set[int]]:
-    """Return for each piece all pieces that end before it begins, also through others.
-
-    Raises:
-        TuningError: Pieces wait for each other in a cycle.
-    """
-    closed = [set(own) for own in before]
-    for middle in range(len(closed)):
-        for own in closed:
-            if middle in own:
-                own |= closed[middle]
-    if cycle := [str(cut.pieces[index]) for index, own in enumerate(closed) if index in own]:
-        raise TuningError(f"pieces wait for each other in a cycle: {', '.join(cycle)}")
-    return closed
-
-
 def solve(
     cut: Cut, before: Sequence[frozenset[int]], options: Sequence[Sequence[Option]], time_limit: float = 20.0
 ) -> Plan:
@@ -66,9 +45,8 @@ def solve(
 
     Raises:
         MissingDependencyError: SciPy is not installed.
-        TuningError: Pieces wait for each other in a cycle, or nothing was found in time.
+        TuningError: Nothing was found in time.
     """
-    closed = order_of(cut, before)
     unit = max(seconds for own in options for _, seconds in own)  # tolerances of the solver are absolute
     given, options = options, [[(share, seconds / unit) for share, seconds in own] for own in options]
     horizon = sum(max(seconds for _, seconds in own) for own in options)
@@ -78,24 +56,19 @@ def solve(
     for index, own in enumerate(takes):
         programme.add(dict.fromkeys(own, 1.0), 1, 1)
         programme.add({programme.makespan: 1.0} | programme.end(begins[index], own, options[index], -1), 0)
-        for earlier in closed[index]:
+        for earlier in before[index]:
             ended = programme.end(begins[earlier], takes[earlier], options[earlier], -1)
             programme.add({begins[index]: 1.0} | ended, 0)
-    at_once: dict[tuple[int, int], int] = {}
     for i, j in itertools.combinations(range(len(cut.pieces)), 2):
-        if i not in closed[j] and j not in closed[i]:
+        if i not in before[j] and j not in before[i]:
             together = cut.pieces[i].resource != cut.pieces[j].resource
-            at_once[i, j] = programme.relate((i, j), begins, takes, options, together=together)
-    for three in itertools.combinations(range(len(cut.pieces)), 3):
-        if all(pair in at_once for pair in itertools.combinations(three, 2)):
-            pairs = [at_once[pair] for pair in itertools.combinations(three, 2)]
-            programme.limit_shares(three, takes, options, pairs)
+            programme.relate((i, j), begins, takes, options, together=together)
     values = programme.minimise(time_limit)
     # Exact times, which the solver has up to its tolerance: each piece as early as those in front of it allow.
     placed: dict[int, tuple[float, float, float]] = {}
     for index in sorted(range(len(takes)), key=lambda one: values[begins[one]]):
         share, seconds = given[index][max(range(len(takes[index])), key=lambda one: values[takes[index][one]])]
-        begin = earliest_begin(cut, placed, index, closed[index], (share, seconds))
+        begin = earliest_begin(cut, placed, index, before[index], (share, seconds))
         placed[index] = (begin, begin + seconds, share)
     return Plan(tuple(placed[index] for index in range(len(takes))))
 
@@ -132,29 +105,17 @@ class _Programme:
         options: Sequence[Sequence[Option]],
         *,
         together: bool,
-    ) -> int:
-        """Let a pair run one after the other or, if they may, at once; returns the variable that is 1 for at once."""
+    ) -> None:
+        """Let a pair run one after the other or, if they may, at once."""
         first, second = (self.variable(1, integer=True) for _ in range(2))
         both = self.variable(1 if together else 0, integer=True)
         self.add({first: 1.0, second: 1.0, both: 1.0}, 1, 1)
         for (i, j), goes in ((pair, first), (pair[::-1], second)):
             ended = self.end(begins[i], takes[i], options[i], -1)
             self.add({begins[j]: 1.0, goes: -self._horizon} | ended, -self._horizon)
-        if together:
-            self.limit_shares(pair, takes, options, [both])
-        return both
-
-    def limit_shares(
-        self,
-        pieces: Sequence[int],
-        takes: Sequence[Sequence[int]],
-        options: Sequence[Sequence[Option]],
-        at_once: Sequence[int],
-    ) -> None:
-        """Let shares sum to at most 1 where all of `at_once` are 1."""
-        row = {take: share for i in pieces for take, (share, _) in zip(takes[i], options[i], strict=True)}
-        spare = float(len(pieces) - 1)
-        self.add(row | dict.fromkeys(at_once, spare), -math.inf, 1 + spare * len(at_once))
+        if together:  # one of each resource: no third piece can meet both
+            row = {take: share for i in pair for take, (share, _) in zip(takes[i], options[i], strict=True)}
+            self.add(row | {both: 1.0}, -math.inf, 2)
 
     def minimise(self, time_limit: float) -> Any:
         optimize, sparse = scipy_module("scipy.optimize"), scipy_module("scipy.sparse")
@@ -178,7 +139,7 @@ class _Programme:
 
 
 def earliest_begin(
-    cut: Cut, placed: Mapping[int, tuple[float, float, float]], index: int, waits: set[int], option: Option
+    cut: Cut, placed: Mapping[int, tuple[float, float, float]], index: int, waits: frozenset[int], option: Option
 ) -> float:
     """Return the earliest begin of a piece that leaves the placed ones as they are."""
     share, seconds = option
@@ -187,16 +148,10 @@ def earliest_begin(
         meets = [
             other for other, (low, high, _) in placed.items() if low < begin + seconds - 1e-12 and begin < high - 1e-12
         ]
-        if any(cut.pieces[other].resource == cut.pieces[index].resource for other in meets):
-            continue
-        moments = [begin, *(placed[other][0] for other in meets if placed[other][0] > begin)]
-        if all(share + _used(placed, meets, moment) <= 1 + SLACK for moment in moments):
+        alone = all(cut.pieces[other].resource != cut.pieces[index].resource for other in meets)
+        if alone and all(share + placed[other][2] <= 1 + SLACK for other in meets):
             return begin
-    raise AssertionError("a piece can always begin behind all others")
-
-
-def _used(placed: Mapping[int, tuple[float, float, float]], meets: Sequence[int], moment: float) -> float:
-    return sum(placed[other][2] for other in meets if placed[other][0] <= moment + 1e-12 < placed[other][1])
+    raise AssertionError("a piece can always begin after all others")
 
 
 def scipy_module(module: str) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from photonlite.tuning.interference import Point, Resource, Table
 from photonlite.tuning.problem import Cut, Operation, cuts_of
-from photonlite.tuning.programme import Option, Plan, order_of, solve
+from photonlite.tuning.programme import Option, Plan, solve
 
 MOST_PIECES = 3  # of an operation
 LIMIT_S = 30.0
@@ -41,13 +41,13 @@ def search(
 
     Args:
         operations: Of the step.
-        tables: R -> P of memory and network work; P of work that arithmetic bounds is R.
+        tables: R -> P of memory work; P of work that arithmetic bounds is R.
         most: Pieces of an operation.
         limit_s: Seconds after which nothing more is tried; the first schedule is always completed.
         solver: Returns a plan of least makespan; tests compare `solve` with an exhaustive search.
 
     Raises:
-        TuningError: Operations contradict each other, or nothing was found.
+        TuningError: See `cuts_of`, or nothing was found.
         MissingDependencyError: The solver needs SciPy, which is not installed.
     """
     begun = time.perf_counter()
@@ -69,17 +69,16 @@ def search(
 
 
 def _ordered(cut: Cut, plan: Plan) -> list[frozenset[int]]:
-    """Return what each piece waits for, with the plan's order of pieces of one resource added."""
+    """Return the pieces that each piece waits for in the plan's order: all earlier pieces of its resource."""
     begins = [begin for begin, _, _ in plan.slots]
-    closed = order_of(cut, cut.before)
     return [
-        closed_of | {
+        frozenset(
             other
             for other, before in enumerate(cut.pieces)
             if before.resource == piece.resource and begins[other] < begins[index]
-        }
-        for index, (piece, closed_of) in enumerate(zip(cut.pieces, map(frozenset, closed), strict=True))
-    ]  # fmt: skip
+        )
+        for index, piece in enumerate(cut.pieces)
+    ]
 
 
 def _option_sets(cut: Cut, tables: Mapping[Resource, Table]) -> Iterator[list[list[Option]]]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from photonlite.tuning.problem import Cut
-from photonlite.tuning.programme import Option, Plan, earliest_begin, order_of
+from photonlite.tuning.programme import Option, Plan, earliest_begin
 
 
 def enumerate_best(cut: Cut, before: Sequence[frozenset[int]], options: Sequence[Sequence[Option]]) -> Plan:
@@ -11,11 +11,7 @@ def enumerate_best(cut: Cut, before: Sequence[frozenset[int]], options: Sequence
 
     Some plan of least makespan lets each piece begin as early as those placed before it allow, for some order (Kolisch
     and Hartmann, 1999, on serial schedule generation). Branches that cannot be better than the best are cut off.
-
-    Raises:
-        TuningError: Pieces wait for each other in a cycle.
     """
-    closed = order_of(cut, before)
     best: list[Plan] = []
     placed: dict[int, tuple[float, float, float]] = {}
 
@@ -26,10 +22,10 @@ def enumerate_best(cut: Cut, before: Sequence[frozenset[int]], options: Sequence
             best[:] = [Plan(tuple(placed[index] for index in range(len(cut.pieces))))]
             return
         for index in range(len(cut.pieces)):
-            if index in placed or not closed[index] <= placed.keys():
+            if index in placed or not before[index] <= placed.keys():
                 continue
             for share, seconds in options[index]:
-                begin = earliest_begin(cut, placed, index, closed[index], (share, seconds))
+                begin = earliest_begin(cut, placed, index, before[index], (share, seconds))
                 placed[index] = (begin, begin + seconds, share)
                 place(max(latest, begin + seconds))
                 del placed[index]
