@@ -14,7 +14,6 @@ from photonlite.models.checkpoint import load_checkpoint
 from photonlite.tuning.lanes import CudaCard
 from photonlite.tuning.made_for import made_for
 from photonlite.tuning.profile import Say, measure, sizes_of, tuning_of
-from photonlite.tuning.programme import scipy_module
 from photonlite.tuning.schedule import Tuning
 from photonlite.tuning.works import Decoding, encoder_of, encoding
 
@@ -43,9 +42,9 @@ class Tunable:
 
         Raises:
             SettingsError: The driver cannot divide the card, or the model has no crops or no fused decode steps there.
-            MissingDependencyError: cuda-bindings or SciPy are not installed.
+            MissingDependencyError: cuda-bindings is not installed.
         """
-        driver_bindings(), scipy_module("scipy.optimize")  # what is missing is told before minutes of measurements
+        driver_bindings()  # a missing package is an error before minutes of measurements
         model, device, encoder = self.model, self.device, encoder_of(self.model)
         assert isinstance(model.crop_spec, CropSpec)
         most, context = min(CROPS, 1 + model.crop_spec.max_crops), min(CONTEXT, model.shape.max_context - 1)

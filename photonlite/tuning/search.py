@@ -8,17 +8,15 @@ needs graphs of its own.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from photonlite.tuning.interference import Point, Resource, Table
+from photonlite.tuning.plans import Option, Plan, best_plan
 from photonlite.tuning.problem import Cut, Operation, cuts_of
-from photonlite.tuning.programme import Option, Plan, solve
 
 MOST_PIECES = 3  # of an operation
 LIMIT_S = 30.0
-
-Solver = Callable[[Cut, Sequence[frozenset[int]], Sequence[Sequence[Option]]], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,6 @@ def search(
     *,
     most: int = MOST_PIECES,
     limit_s: float = LIMIT_S,
-    solver: Solver = solve,
 ) -> Found:
     """Return the schedule of least makespan, or the best one found within `limit_s` seconds.
 
@@ -44,16 +41,14 @@ def search(
         tables: R -> P of memory work; P of work that arithmetic bounds is R.
         most: Pieces of an operation.
         limit_s: Seconds after which nothing more is tried; the first schedule is always completed.
-        solver: Returns a plan of least makespan; tests compare `solve` with an exhaustive search.
 
     Raises:
-        TuningError: See `cuts_of`, or nothing was found.
-        MissingDependencyError: The solver needs SciPy, which is not installed.
+        TuningError: See `cuts_of`.
     """
     begun = time.perf_counter()
     staged = []
     for cut in cuts_of(operations, most):
-        first = solver(cut, cut.before, [[(0.0, piece.seconds)] for piece in cut.pieces])
+        first = best_plan(cut, cut.before, [[(0.0, piece.seconds)] for piece in cut.pieces])
         staged.append((first.makespan, len(cut.pieces), cut, _ordered(cut, first)))
     staged.sort(key=lambda one: one[:2])
     best: Found | None = None
@@ -61,7 +56,7 @@ def search(
         for options in _option_sets(cut, tables):
             if best is not None and (bound >= best.plan.makespan - 1e-12 or time.perf_counter() - begun > limit_s):
                 return best
-            plan = solver(cut, before, options)
+            plan = best_plan(cut, before, options)
             if best is None or plan.makespan < best.plan.makespan - 1e-12:
                 best = Found(cut, plan)
     assert best is not None  # each way to cut has at least one set of options
