@@ -25,8 +25,9 @@ from photonlite.models.precisions import Precisions, stored_precisions
 from photonlite.models.shards import CONFIG_NAME, INDEX_NAME, find_weights, read_json, refuse_adapter, refuse_pickle
 from photonlite.request import RequestSettings
 
-_SMALL_FILES = ("*.json", "*.jinja", "*.py")
-"""What families read: configuration, tokenizer, preprocessing, templates; code as text alone, it is never run."""
+_SMALL_FILES = ("*.json", "*.jinja", "*.npz", "*.py")
+"""What families read: configuration, tokenizer, preprocessing, templates, the decoder of outlines; code as text alone,
+it is never run."""
 _SHIPPED = "nano"  # name of the shipped checkpoint
 _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from photonlite.errors import ConfigError
 
+_MOST, _FEW = 2**24, 1000  # sizes of a model are below these: others would take all memory before a tensor is read
+
 
 @dataclass(frozen=True)
 class Section:
@@ -14,17 +16,21 @@ class Section:
     name: str
     values: Mapping[str, Any]
 
-    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int = _MOST) -> int:
         value = self.values.get(key)
         value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a whole number from {least} to {most}")
         return value
+
+    def few(self, key: str, default: int | None = None) -> int:
+        """Read a number of layers or heads, or the side of a patch."""
+        return self.whole(key, default, most=_FEW)
 
     def positive(self, key: str, default: float) -> float:
         value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a number above 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e38:
+            raise ConfigError(f"{self.path(key)} is {shown(value)}: it must be a number above 0 and below 1e38")
         return float(value)
 
     def layers(self, key: str) -> tuple[int, ...]:
@@ -53,13 +59,12 @@ class Section:
 def rotary_of(section: Section, default: float) -> tuple[Section, float]:
     """Return the rotary settings of a decoder's section, and their base (theta).
 
-    `rope_scaling`, which guides tell users to add for longer contexts, holds where a file has `rope_parameters` too, as
-    in transformers. The base may also stand beside them.
+    As in transformers, `rope_scaling`, which guides tell users to add for longer contexts, replaces `rope_parameters`
+    with all that it says. The base may also be an entry of the section itself.
     """
-    older, newer = section.inner("rope_scaling"), section.inner("rope_parameters")
-    base = section.positive("rope_theta", newer.positive("rope_theta", default))
-    rotary = older if older.values else newer
-    return rotary, rotary.positive("rope_theta", base)
+    older = section.inner("rope_scaling")
+    rotary = older if older.values else section.inner("rope_parameters")
+    return rotary, rotary.positive("rope_theta", section.positive("rope_theta", default))
 
 
 def object_in(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

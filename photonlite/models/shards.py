@@ -32,6 +32,9 @@ MAPPED_BYTES = 64 * 1024 * 1024
 """Bytes (or one larger tensor) that are read before a file is mapped anew: pages of a mapped file count as memory of
 the process until it is unmapped. Parsing the header again takes about a millisecond."""
 
+JSON_BYTES, TOKENIZER_BYTES, HEADER_BYTES, NAME_CHARACTERS = 8 * 2**20, 128 * 2**20, 16 * 2**20, 500
+"""Limits of a JSON file or a chat template, of tokenizer.json, of a safetensors header, and of a tensor's name."""
+
 _watcher: ContextVar[Callable[[int], object]] = ContextVar("watcher", default=lambda count: None)
 
 
@@ -74,6 +77,10 @@ def read_headers(files: Iterable[Path]) -> list[TensorInfo]:
     for file in files:
         with _opened(file) as handle:
             for name in handle.keys():  # noqa: SIM118 -- the handle cannot be iterated
+                if len(name) > NAME_CHARACTERS:
+                    raise CheckpointError(
+                        f"{file} has a tensor with a name of {len(name)} characters: the limit is {NAME_CHARACTERS}"
+                    )
                 if name in infos:
                     raise CheckpointError(
                         f"tensor {name} is in {infos[name].file.name} and in {file}: it may be in one shard only"
@@ -129,11 +136,24 @@ def refuse_pickle(path: Path) -> None:
         )
 
 
-def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
-    """Read a JSON object; raise `error` for a file that is unreadable, not JSON or not an object."""
+def read_bounded(path: Path, error: type[Exception], most: int = JSON_BYTES) -> bytes:
+    """Read a file of at most so many bytes; raise `error` for a larger or unreadable one."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as cause:
+        with path.open("rb") as stream:
+            content = stream.read(most + 1)
+    except OSError as cause:
+        raise error(f"{path} cannot be read: {cause}") from cause
+    if len(content) > most:
+        raise error(f"{path} has more than {most} bytes, the limit for this kind of file: use a smaller one")
+    return content
+
+
+def read_json(path: Path, error: type[Exception], most: int = JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON object; raise `error` for a file that is unreadable, too large, not JSON or not an object."""
+    content = read_bounded(path, error, most)
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as cause:
         raise error(f"{path} cannot be read as JSON: {cause}") from cause
     if not isinstance(value, dict):
         raise error(f"{path} holds a JSON {type(value).__name__} where an object is needed")
@@ -158,6 +178,10 @@ def _listed(index: Path) -> tuple[Path, ...]:
 def _opened(file: Path) -> Iterator[Any]:
     """Open a safetensors file; errors name it."""
     try:
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+        if HEADER_BYTES < size < file.stat().st_size:
+            raise CheckpointError(f"{file} has a header of {size} bytes: the limit is {HEADER_BYTES}")
         with safe_open(file, framework="pt") as handle:
             yield handle
     except (SafetensorError, OSError) as cause:

@@ -19,6 +19,7 @@ import tokenizers
 from tokenizers import decoders
 
 from photonlite.errors import CheckpointError, PromptError
+from photonlite.models.shards import TOKENIZER_BYTES, read_bounded
 
 MAX_CHARACTERS = 8000  # longer texts are refused before tokenization; the context length is checked later
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -46,7 +47,7 @@ class Tokenizer:
         control_names: str = "(?!)",
     ) -> None:
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(read_bounded(path, CheckpointError, TOKENIZER_BYTES))
         except Exception as cause:  # the library raises bare exceptions
             raise CheckpointError(f"{path} is not a readable tokenizer.json: {cause}; fetch the file again") from cause
         self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)

@@ -8,6 +8,7 @@
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from photonlite.errors import AdapterError, CheckpointError, ModelNotFoundError
-from photonlite.models.adapters.peft import check_config, find_pairs, places_of
+from photonlite.models.adapters.peft import check_config, find_pairs, places_of, scales_of
 from photonlite.models.adapters.terms import AdapterTerm, AdapterWeights, check_terms, wide
 from photonlite.models.families import Family
 from photonlite.models.hub import fetch
@@ -30,7 +31,6 @@ from photonlite.models.shards import (
     ADAPTER_CONFIG_NAME,
     ADAPTER_NAME,
     FLOAT_BYTES,
-    TensorInfo,
     read_headers,
     read_json,
     refuse_pickle,
@@ -73,45 +73,57 @@ def read_adapter(
 ) -> AdapterWeights:
     """Read, check and convert an adapter of a model; AdapterError says by name what cannot be used.
 
-    Headers come before data. The key is a hash of what was read: the same bytes under another name have the same.
+    Names and shapes of the header are checked before data are read. The key is a hash of what was read: the same
+    content under another name has the same.
     """
     source = f"the adapter {files.source!r:.200}"
+
+    def terms_of(tensors: Mapping[str, Tensor]) -> list[AdapterTerm]:
+        terms = _terms(tensors, config, model, family, source)
+        check_terms(terms, model, rank, source)
+        return terms
+
     try:
-        infos = read_headers([files.weights])
-        data = files.weights.read_bytes()
-        raw = b"" if files.config is None else files.config.read_bytes()
         config = None if files.config is None else read_json(files.config, AdapterError)
+        terms_of(_outlines(files.weights, config is None, source))
+        data = files.weights.read_bytes()
     except (CheckpointError, OSError) as cause:
         raise AdapterError(f"{source} cannot be read: {cause}") from cause
     with ThreadPoolExecutor(1) as beside:  # a hash of megabytes holds no GIL
         hashed = beside.submit(hashlib.sha256, data)
-        terms = _read_terms(data, infos, config, model, family, source)
-        check_terms(terms, model, rank, source)
-        finished = tuple(_rounded(term, dtype, source) for term in terms)
-    digest = hashlib.sha256(hashlib.sha256(raw).digest() + hashed.result().digest())
+        try:
+            tensors = load_tensors(data)
+        except SafetensorError as cause:
+            raise AdapterError(f"{source} cannot be read: {cause}") from cause
+        finished = tuple(_rounded(term, dtype, source) for term in terms_of(tensors))
+    digest = hashlib.sha256(repr(config).encode() + hashed.result().digest())
     return AdapterWeights(digest.hexdigest(), finished)
 
 
-def _read_terms(
-    data: bytes,
-    infos: list[TensorInfo],
-    config: Mapping[str, Any] | None,
-    model: nn.Module,
-    family: Family,
-    source: str,
-) -> list[AdapterTerm]:
-    try:
-        tensors = load_tensors(data)
-    except SafetensorError as cause:
-        raise AdapterError(f"{source} cannot be read: {cause}") from cause
-    for info in infos:
+def _outlines(weights: Path, variant: bool, source: str) -> dict[str, Tensor]:
+    """Return tensors without values in the shapes of a file; AdapterError for tensors that are no weights."""
+    outlines = {}
+    for info in read_headers([weights]):
         if info.dtype not in FLOAT_BYTES:
             raise AdapterError(f"{source} holds {info.name} of type {info.dtype}: {', '.join(FLOAT_BYTES)} are read")
-        if config is None and len(info.shape) < 2:
+        if (variant and len(info.shape) < 2) or math.prod(max(1, side) for side in info.shape) >= 2**62:
             raise AdapterError(f"{source} holds {info.name} of shape {list(info.shape)}: matrices are needed")
+        outlines[info.name] = torch.empty(info.shape, device="meta")
+    return outlines
+
+
+def _terms(
+    tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, model: nn.Module, family: Family, source: str
+) -> list[AdapterTerm]:
     if config is None:
         return family.read_variant(model, tensors, source)
-    return _peft_terms(model, family, infos, tensors, config, source)
+    check_config(config, source)
+    if not tensors:
+        raise AdapterError(f"{source} holds no tensors")
+    pairs = find_pairs(tensors, source)
+    places = places_of(pairs, lambda module: family.adapter_place(model, module), source)
+    scales = scales_of(pairs, config, source)
+    return [AdapterTerm(places[module], a, _scaled(b, scales[module])) for module, (a, b) in pairs.items()]
 
 
 def _rounded(term: AdapterTerm, dtype: torch.dtype, source: str) -> AdapterTerm:
@@ -127,25 +139,6 @@ def _rounded(term: AdapterTerm, dtype: torch.dtype, source: str) -> AdapterTerm:
 def _is_finite(matrix: Tensor) -> bool:
     """Whether all numbers are: extremes are NaN where one is, and are found 7 times as quickly as `isfinite` looks."""
     return all(bool(extreme.isfinite()) for extreme in matrix.aminmax())
-
-
-def _peft_terms(
-    model: nn.Module,
-    family: Family,
-    infos: list[TensorInfo],
-    tensors: Mapping[str, Tensor],
-    config: Mapping[str, Any],
-    source: str,
-) -> list[AdapterTerm]:
-    check_config(config, source)
-    pairs = find_pairs(infos, config, source)
-    if not pairs:
-        raise AdapterError(f"{source} holds no tensors")
-    places = places_of(pairs, lambda module: family.adapter_place(model, module), source)
-    return [
-        AdapterTerm(places[module], tensors[a.name], _scaled(tensors[b.name], scale))
-        for module, (a, b, scale) in pairs.items()
-    ]
 
 
 def _scaled(matrix: Tensor, scale: float) -> Tensor:

@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+from torch import Tensor
+
 from photonlite.errors import AdapterError
 from photonlite.models.adapters.terms import AdapterPlace
-from photonlite.models.shards import TensorInfo
 
-# What rank_pattern and alpha_pattern may hold: no nested repeats, which would match names for hours.
-_PLAIN_PATTERN = re.compile(r"(?:[\w.|^$*+-]|\\[.dw])*")
-_MOST_REPEATS = 3
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_EXPRESSION_CHARACTERS = 2000
+"""Characters of all regular expressions of rank_pattern or alpha_pattern together; names do not count."""
 _KEY = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
 _REFUSED = (
     "use_dora",
@@ -39,7 +41,8 @@ _REFUSED = (
 )
 """Entries that must be empty or false: their adapters are more than low-rank terms, or their tensors lie otherwise."""
 
-_CHANGED_BASE = ("pissa", "olora", "corda", "loftq")  # begin values of init_lora_weights that change the base weights
+_KEPT_BASE = ("gaussian", "eva", "orthogonal", "mica")
+"""Values of init_lora_weights that leave the base weights as they are; others, such as lora_ga, change them."""
 
 _SPECIAL = (
     ("lora_embedding_", "an adapter of embeddings"),
@@ -50,8 +53,8 @@ _SPECIAL = (
 )
 """Parts of names of tensors that are refused, and what they belong to."""
 
-Pairs = dict[str, tuple[TensorInfo, TensorInfo, float]]
-"""A and B of each module, and the scale of their product."""
+Pairs = dict[str, tuple[Tensor, Tensor]]
+"""A and B of each module."""
 
 
 def check_config(config: Mapping[str, Any], source: str) -> None:
@@ -65,24 +68,25 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
     if config.get("bias", "none") != "none":
         raise AdapterError(f"{source} trains biases (bias is {config['bias']!r:.40}), which is not supported")
     start = config.get("init_lora_weights")
-    if isinstance(start, str) and start.lower().startswith(_CHANGED_BASE):
+    if start is not None and not isinstance(start, bool) and start not in _KEPT_BASE:
         raise AdapterError(
-            f"{source} was trained beside base weights that {start!r:.40} had changed: save it with PEFT's "
-            "path_initial_model_for_weight_conversion, which makes a plain LoRA of it"
+            f"{source} has init_lora_weights {start!r:.40}: only {', '.join(_KEPT_BASE)}, true and false are known to "
+            "leave the base weights as they are. Save it with PEFT's path_initial_model_for_weight_conversion, which "
+            "makes a plain LoRA of it"
         )
 
 
-def find_pairs(infos: Iterable[TensorInfo], config: Mapping[str, Any], source: str) -> Pairs:
+def find_pairs(tensors: Mapping[str, Tensor], source: str) -> Pairs:
     """Return the matrices of each module; AdapterError for any tensor that is not one of a whole pair."""
-    parts: dict[str, dict[str, TensorInfo]] = {}
-    for info in infos:
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
         for part, what in _SPECIAL:
-            if part in info.name:
-                raise AdapterError(f"{source} holds {what} ({info.name}), which is not supported")
-        match = _KEY.fullmatch(info.name)
+            if part in name:
+                raise AdapterError(f"{source} holds {what} ({name}), which is not supported")
+        match = _KEY.fullmatch(name)
         if match is None:
-            raise AdapterError(f"{source} holds {info.name}, which belongs to no LoRA: nothing would use it")
-        parts.setdefault(match[1], {})[match[2]] = info
+            raise AdapterError(f"{source} holds {name}, which belongs to no LoRA: nothing would use it")
+        parts.setdefault(match[1], {})[match[2]] = tensor
     pairs: Pairs = {}
     for module, found in parts.items():
         if len(found) < 2:
@@ -93,7 +97,7 @@ def find_pairs(infos: Iterable[TensorInfo], config: Mapping[str, Any], source: s
                 f"{source} has matrices of shapes {list(a.shape)} and {list(b.shape)} at {module}: [r, in] and "
                 "[out, r] are expected, of a linear layer"
             )
-        pairs[module] = a, b, _scale(config, module, a.shape[0], source)
+        pairs[module] = a, b
     return pairs
 
 
@@ -115,35 +119,57 @@ def places_of(
     return places
 
 
-def _scale(config: Mapping[str, Any], module: str, rank: int, source: str) -> float:
-    expected = _of_module(config, "rank_pattern", "r", module, rank, source)
-    if expected != rank:
-        raise AdapterError(f"{source} says rank {expected} for {module}, but its matrices have rank {rank}")
-    alpha = _of_module(config, "alpha_pattern", "lora_alpha", module, None, source)
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+def scales_of(pairs: Pairs, config: Mapping[str, Any], source: str) -> dict[str, float]:
+    """Return what each module's product is multiplied by; AdapterError if its rank is not the one of the file."""
+    ranks = _Values(config, "rank_pattern", "r", source)
+    alphas = _Values(config, "alpha_pattern", "lora_alpha", source)
+    scales = {}
+    for module, (a, _) in pairs.items():
+        rank = a.shape[0]
+        if (expected := ranks.of(module, rank)) != rank:
+            raise AdapterError(f"{source} says rank {expected} for {module}, but its matrices have rank {rank}")
+        scales[module] = alphas.of(module, None) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return scales
 
 
-def _of_module(
-    config: Mapping[str, Any], patterns: str, name: str, module: str, default: float | None, source: str
-) -> float:
-    """Return a number for a module: that of the first pattern that its name ends with, as PEFT matches, or `name`."""
-    found = config.get(patterns) or {}
-    value = config.get(name, default)
-    if not isinstance(found, Mapping):
-        raise AdapterError(f"{source} has {patterns} of type {type(found).__name__}: an object is needed")
-    for pattern, own in found.items():
-        if not _PLAIN_PATTERN.fullmatch(pattern) or len(re.findall("[*+]", pattern)) > _MOST_REPEATS:
+class _Values:
+    """A number for each module: the value of the first pattern that its name ends with, as PEFT matches, or `name`.
+
+    Names are looked up. Regular expressions are matched by Rust's `regex`, in time linear in a name: those of a
+    stranger would keep Python's `re`, which holds the GIL, busy for hours.
+    """
+
+    def __init__(self, config: Mapping[str, Any], patterns: str, name: str, source: str) -> None:
+        found = config.get(patterns) or {}
+        if not isinstance(found, Mapping):
+            raise AdapterError(f"{source} has {patterns} of type {type(found).__name__}: an object is needed")
+        numbered = [(pattern, (place, value)) for place, (pattern, value) in enumerate(found.items())]
+        self._names = {pattern: one for pattern, one in numbered if _NAME.fullmatch(pattern)}
+        expressions = [(pattern, one) for pattern, one in numbered if pattern not in self._names]
+        if (length := sum(len(pattern) for pattern, _ in expressions)) > _EXPRESSION_CHARACTERS:
             raise AdapterError(
-                f"{source} has {patterns} with {pattern!r:.60}: names are read, with alternatives and up to "
-                f"{_MOST_REPEATS} repeats"
+                f"{source} has {patterns} with {length} characters of regular expressions: the limit is "
+                f"{_EXPRESSION_CHARACTERS}, names do not count"
             )
-        try:
-            matches = re.match(rf"(.*\.)?({pattern})$", module) is not None
-        except re.error as cause:
-            raise AdapterError(f"{source} has {patterns} with {pattern!r:.60}, no regular expression") from cause
-        if matches:
-            value = own
-            break
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise AdapterError(f"{source} has {name} {value!r:.40} for {module}: a number above 0 is needed")
-    return value
+        self._expressions = []
+        for pattern, one in expressions:
+            try:
+                text = core_schema.str_schema(pattern=rf"^(?:.*\.)?(?:{pattern})$", regex_engine="rust-regex")
+                self._expressions.append((SchemaValidator(text).isinstance_python, one))
+            except SchemaError as cause:
+                raise AdapterError(
+                    f"{source} has {patterns} with {pattern!r:.60}, which is no regular expression of linear time: "
+                    "look-around, back-references and large repeats are not supported"
+                ) from cause
+        self._name, self._default, self._source = name, config.get(name), source
+
+    def of(self, module: str, default: float | None) -> float:
+        """Return a module's number; AdapterError if it is none above 0."""
+        parts = module.split(".")
+        ends = [".".join(parts[first:]) for first in range(len(parts))]
+        found = [self._names[end] for end in ends if end in self._names]
+        found += [one for matches, one in self._expressions if matches(module)]
+        value = min(found)[1] if found else default if self._default is None else self._default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e38:
+            raise AdapterError(f"{self._source} has {self._name} {value!r:.40} for {module}: give a number above 0")
+        return value

@@ -88,7 +88,8 @@ def check_terms(terms: Iterable[AdapterTerm], model: nn.Module, limit: int, sour
         layer, outputs = term.place.layer, term.place.stop - term.place.first
         module = model.get_submodule(layer)
         inputs, experts = inputs_of(module), _experts_of(module)
-        if term.a.shape != (*experts, term.rank, inputs) or term.b.shape != (*experts, outputs, term.rank):
+        halves = (*experts, term.rank, inputs), (*experts, outputs, term.rank)
+        if not term.rank or (term.a.shape, term.b.shape) != halves:
             each = f" of {experts[0]} experts" if experts else ""
             raise AdapterError(
                 f"{source} was made for another model: its matrices at {layer} are {list(term.a.shape)} and "

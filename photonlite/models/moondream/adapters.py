@@ -41,7 +41,9 @@ def read_variant(model: MoondreamModel, tensors: Mapping[str, Tensor], source: s
                 f"{source} has no adapter_config.json and holds {key}, which is no part of a Moondream variant for "
                 "this model: of PEFT's files name the folder"
             )
-        parts.setdefault(place, {})[half] = wide(tensor)
+        if half in parts.setdefault(place, {}):
+            raise AdapterError(f"{source} has two matrices {half} for {place.layer}: its names mix two layouts")
+        parts[place][half] = wide(tensor)
     halves = [place.layer for place, found in parts.items() if len(found) < 2]
     old = any(_OLD.fullmatch(key) for key in tensors)
     expected = [f"text.blocks.{index}.{name}" for index in range(model.config.text.n_layers) for name in _LAYERS]

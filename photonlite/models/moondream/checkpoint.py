@@ -19,7 +19,7 @@ from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
 from photonlite.models.moondream.weights import load_model, outline_model, parameter_name
 from photonlite.models.precisions import TEXT_PRECISIONS
-from photonlite.models.shards import TOKENIZER_NAME, read_headers, read_json
+from photonlite.models.shards import TOKENIZER_BYTES, TOKENIZER_NAME, read_bounded, read_headers, read_json
 from photonlite.models.tokenizer import Tokenizer
 
 STARMIE_REPO = "moondream/starmie-v1"
@@ -101,15 +101,16 @@ def _names_old_tokenizer(code: Path) -> bool:
     tokenizer.json.
     """
     try:
-        text = code.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_bounded(code, ConfigError).decode(errors="replace")
+    except ConfigError:
         return False  # it need not be there
     return _OLD_TOKENIZER.search(text) is not None and STARMIE_REPO not in text
 
 
 def _end_of_text_id(path: Path) -> int | None:
-    added = read_json(path, CheckpointError).get("added_tokens") or []
-    return next((token.get("id") for token in added if token.get("content") == _END_OF_TEXT), None)
+    added = read_json(path, CheckpointError, TOKENIZER_BYTES).get("added_tokens")
+    tokens = [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    return next((token.get("id") for token in tokens if token.get("content") == _END_OF_TEXT), None)
 
 
 def _starmie(path: Path) -> Path:

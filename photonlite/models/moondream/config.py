@@ -29,9 +29,11 @@ from typing import Any, Literal, TypeVar
 from photonlite.errors import ConfigError
 from photonlite.images.crops import CropSpec
 from photonlite.models.moondream.families import FAMILIES, Family
+from photonlite.models.sections import Section
 
 T = TypeVar("T")
 
+_FEW = ("layers", "heads", "experts", "patch_size")  # ends of the names of small numbers
 RELEASED_VOCAB_SIZE = 51200  # rows of the embedding in all public releases
 
 
@@ -74,8 +76,7 @@ class TextConfig:
         _divides("text", "n_heads", self.n_heads, "dim", self.dim)
         _divides("text", "n_kv_heads", self.kv_heads, "n_heads", self.n_heads)
         _divides("text", "4", 4, "dim / n_heads", self.head_dim)
-        if isinstance(self.rope_theta, bool) or not isinstance(self.rope_theta, int | float) or self.rope_theta <= 0:
-            raise ConfigError(f"text.rope_theta is {self.rope_theta!r}: it must be a number above 0, such as 10000.0")
+        Section("text", {"rope_theta": self.rope_theta}).positive("rope_theta", 10_000.0)
         _one_of("text", "tau_gelu", self.tau_gelu, ("erf", "tanh"))
         _one_of("text", "tau_positions", self.tau_positions, ("weights", "float32"))
         if self.tau and self.kv_heads != self.n_heads:
@@ -306,8 +307,9 @@ def _build(cls: type[T], name: str, values: Mapping[str, Any]) -> T:
     kinds = {f.name: str(f.type) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     known = {key: value for key, value in values.items() if key in kinds and value is not None}
     for key, value in known.items():
-        if "int" in kinds[key] and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise ConfigError(f"{name}.{key} is {value!r}: it must be a non-negative integer")
+        if "int" in kinds[key]:
+            read = Section(name, known)
+            read.few(key) if key.endswith(_FEW) else read.whole(key, least=0)
         if "bool" in kinds[key] and not isinstance(value, bool):
             raise ConfigError(f"{name}.{key} is {value!r}: it must be true or false")
     return cls(**known)

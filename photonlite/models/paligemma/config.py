@@ -135,7 +135,7 @@ def _text(section: Section) -> TextConfig:
     rotary, theta = rotary_of(section, 10_000.0)
     for name in ("rope_type", "type"):
         rotary.must_be(name, None, "default")
-    layers = section.whole("num_hidden_layers", 26)
+    layers = section.few("num_hidden_layers", 26)
     window = None if section.values.get("sliding_window", 0) is None else section.whole("sliding_window", 4096)
     kinds = section.values.get("layer_types") or [(_SLIDING, _FULL)[layer % 2] for layer in range(layers)]
     if not isinstance(kinds, list | tuple) or not set(kinds) <= {_SLIDING, _FULL}:
@@ -144,8 +144,8 @@ def _text(section: Section) -> TextConfig:
         dim=section.whole("hidden_size", 2304),
         ff_dim=section.whole("intermediate_size", 9216),
         layers=layers,
-        heads=section.whole("num_attention_heads", 8),
-        kv_heads=section.whole("num_key_value_heads", 4),
+        heads=section.few("num_attention_heads", 8),
+        kv_heads=section.few("num_key_value_heads", 4),
         head_dim=section.whole("head_dim", 256),
         vocab_size=section.whole("vocab_size"),
         max_context=section.whole("max_position_embeddings", 8192),
@@ -171,9 +171,9 @@ def _vision(section: Section) -> VisionConfig:
     return VisionConfig(
         dim=section.whole("hidden_size"),
         ff_dim=section.whole("intermediate_size"),
-        layers=section.whole("num_hidden_layers"),
-        heads=section.whole("num_attention_heads"),
+        layers=section.few("num_hidden_layers"),
+        heads=section.few("num_attention_heads"),
         side=section.whole("image_size", 224),
-        patch=section.whole("patch_size", 14),
+        patch=section.few("patch_size", 14),
         norm_eps=section.positive("layer_norm_eps", 1e-6),
     )

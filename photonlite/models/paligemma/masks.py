@@ -21,6 +21,7 @@ from photonlite.errors import CheckpointError
 CODES = 16  # of a mask, row by row
 _SIDE = 4  # of their square
 _TABLE = "_vq_vae._embedding"
+_MOST_BYTES = 2**28  # unpacked; the published file has a few megabytes
 
 
 class ResidualBlock(nn.Module):
@@ -77,7 +78,9 @@ def _network(values: dict[str, Tensor]) -> nn.Sequential:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as stored:
+            if (size := sum(part.file_size for part in stored.zip.infolist())) > _MOST_BYTES:
+                raise ValueError(f"it unpacks to {size} bytes, the limit is {_MOST_BYTES}")
             names = [name for name in stored.files if name == _TABLE or name.startswith("decoder.")]
             return {name: torch.from_numpy(np.ascontiguousarray(stored[name], np.float32)) for name in names}
-    except (OSError, ValueError, BadZipFile, AttributeError, TypeError) as cause:
+    except (OSError, ValueError, BadZipFile, AttributeError, TypeError, MemoryError) as cause:
         raise CheckpointError(f"{path} cannot be read as an .npz file of weights: {cause}") from cause

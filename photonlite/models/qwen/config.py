@@ -47,7 +47,7 @@ _VISION_2_5 = {
 }
 VERSIONS: Mapping[str, Version] = {
     "qwen2_5_vl": Version("Qwen2.5-VL", False, (16, 24, 24), 1_000_000.0, 1e-5, "silu", _VISION_2_5),
-    "qwen3_vl": Version("Qwen3-VL", True, (24, 20, 20), 5_000_000.0, 1e-6, "gelu_pytorch_tanh"),
+    "qwen3_vl": Version("Qwen3-VL", True, (24, 20, 20), 500_000.0, 1e-6, "gelu_pytorch_tanh"),
 }
 """Generations by `model_type`."""
 
@@ -185,7 +185,7 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
     section.must_be("hidden_act", None, "silu")
     section.must_be("use_sliding_window", None, False)
     section.must_be("attention_bias", None, False)
-    dim, heads = section.whole("hidden_size"), section.whole("num_attention_heads")
+    dim, heads = section.whole("hidden_size"), section.few("num_attention_heads")
     if "head_dim" not in section.values and dim % heads:
         raise ConfigError(f"num_attention_heads ({heads}) must divide hidden_size ({dim}) in config.json")
     rotary, theta = rotary_of(section, version.rope_theta)
@@ -198,9 +198,9 @@ def _text(section: Section, version: Version, *, tied: bool) -> TextConfig:
     return TextConfig(
         dim=dim,
         ff_dim=section.whole("intermediate_size"),
-        layers=section.whole("num_hidden_layers"),
+        layers=section.few("num_hidden_layers"),
         heads=heads,
-        kv_heads=section.whole("num_key_value_heads", heads),
+        kv_heads=section.few("num_key_value_heads", heads),
         head_dim=section.whole("head_dim", dim // heads),
         vocab_size=section.whole("vocab_size"),
         max_context=section.whole("max_position_embeddings"),
@@ -218,17 +218,17 @@ def _vision(values: Mapping[str, Any], version: Version) -> VisionConfig:
     section.must_be("hidden_act", None, version.vision_act)
     for channels in ("in_channels", "in_chans"):
         section.must_be(channels, None, 3)
-    patch, merge = section.whole("patch_size"), section.whole("spatial_merge_size", 2)
+    patch, merge = section.few("patch_size"), section.few("spatial_merge_size", 2)
     rotary = section.inner("rope_parameters")
     rotary.must_be("rope_type", None, "axial")
     config = VisionConfig(
         dim=section.whole("hidden_size"),
         ff_dim=section.whole("intermediate_size"),
-        layers=section.whole("depth"),
-        heads=section.whole("num_heads"),
+        layers=section.few("depth"),
+        heads=section.few("num_heads"),
         patch=patch,
         merge=merge,
-        frames=section.whole("temporal_patch_size", 2),
+        frames=section.few("temporal_patch_size", 2),
         out_dim=section.whole("out_hidden_size"),
         rope_theta=rotary.positive("rope_theta", VisionConfig.rope_theta),
     )

@@ -1,4 +1,8 @@
 import json
+import math
+import os
+import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from photonlite.errors import AdapterError
+from photonlite.models.adapters import files, peft
 from photonlite.models.adapters.files import find_adapter, read_adapter
+from photonlite.models.adapters.peft import scales_of
 from photonlite.models.adapters.terms import AdapterWeights
 from photonlite.models.moondream import checkpoint
+from photonlite.models.shards import JSON_BYTES
 from tests.adapters import random_matrices, save_peft
 from tests.models.checkpoints import in_hub_cache
 from tests.tiny import tiny_config, tiny_model
@@ -81,22 +88,114 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, entry: str, va
     [
         ({"peft_type": "IA3"}, "peft_type 'IA3'"),
         ({"bias": "all"}, "trains biases"),
-        ({"init_lora_weights": "pissa_niter_4"}, "beside base weights that 'pissa_niter_4'"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4': only gaussian"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights 'lora_ga': only gaussian"),
+        ({"init_lora_weights": "of_next_year"}, "init_lora_weights 'of_next_year': only gaussian"),
         ({"r": 5}, "says rank 5 for model.text.blocks.0.attn.qkv, but its matrices have rank 4"),
         ({"lora_alpha": None}, "lora_alpha None"),
         ({"lora_alpha": True}, "lora_alpha True"),
         ({"alpha_pattern": {"**": 1}}, "no regular expression"),
-        ({"alpha_pattern": {r"([\\w.]+)+!": 1}}, "names are read"),
-        ({"rank_pattern": {".*.*.*.*qkv": 4}}, "up to 3 repeats"),
+        ({"alpha_pattern": {"(?=qkv)": 1}}, "'(?=qkv)', which is no regular expression of linear time"),
+        ({"alpha_pattern": {r"(k)\1": 1}}, "look-around, back-references"),
+        ({"rank_pattern": {r"((\w{99}){99}){99}": 4}}, "large repeats"),
+        ({"rank_pattern": {f"{number}.*": 4 for number in range(1000)}}, "4890 characters of regular expressions"),
         ({"alpha_pattern": ["qkv"]}, "alpha_pattern of type list"),
         ({"alpha_pattern": {"qkv": -1}}, "lora_alpha -1 for"),
+        ({"lora_alpha": 10**400}, "lora_alpha 1000"),
     ],
 )
 def test_configurations_that_say_something_else_are_refused(
     tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(AdapterError, match=message.replace(".", r"\.")):
+    with pytest.raises(AdapterError, match=re.escape(message)):
         read(changed(tmp_path, **config))
+
+
+@pytest.mark.parametrize("start", [True, False, None, "gaussian", "eva", "orthogonal", "mica"])
+def test_adapters_that_left_the_base_weights_as_they_are_are_read(tmp_path: Path, start: object) -> None:
+    assert read(changed(tmp_path, init_lora_weights=start)).rank == 4
+
+
+@pytest.mark.parametrize(
+    ("patterns", "rank"),
+    [
+        ({}, None),
+        ({"qkv": 4}, 4),
+        ({"kv": 4}, None),
+        ({"kv|.*qkv": 4}, 4),
+        ({"attn.qkv": 4, "qkv": 5}, 4),
+        ({".*qk.": 5, "qkv": 4}, 5),
+        ({"qkv": 4, ".*qk.": 5}, 4),
+        ({r"^model\.text\..*\.(qkv|proj)": 4}, 4),
+        ({r"^text\..*qkv": 4}, None),
+        ({"qkv$": 4, "(?:attn[.])?qkv": 5}, 4),
+        ({"blocks.0.attn.qkv": 5}, 5),
+        ({"blocks.1.attn.qkv": 5}, None),
+    ],
+)
+def test_patterns_match_as_python_would_with_the_expression_of_peft(patterns: dict[str, int], rank: int | None) -> None:
+    expected = next((own for pattern, own in patterns.items() if re.match(rf"(.*\.)?({pattern})$", QKV)), None)
+    shapes = {QKV: (torch.zeros(rank or 7, 1), torch.zeros(1, rank or 7))}
+    assert expected == rank
+    assert scales_of(shapes, {"rank_pattern": patterns, "r": 7, "lora_alpha": 1}, "it") == {QKV: 1 / (rank or 7)}
+
+
+@pytest.mark.parametrize("pattern", [".*.*.*x", "(.*)*(.*)*x", "(a|a)*b", r"([\w.]+)+!"])
+def test_a_pattern_of_exponential_time_elsewhere_is_matched_at_once(pattern: str) -> None:
+    module = f"{'a.' * 240}qkv"
+    sizes = {module: (torch.zeros(1, 1), torch.zeros(1, 1))}
+    assert scales_of(sizes, {"alpha_pattern": {pattern: 9}, "lora_alpha": 2}, "it") == {module: 2}
+
+
+def test_thousands_of_names_are_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[object] = []
+    monkeypatch.setattr(peft, "SchemaValidator", compiled.append)
+    names = {f"model.blocks.{number}.qkv": 4 for number in range(20_000)}
+    sizes = {name: (torch.zeros(4, 1), torch.zeros(1, 4)) for name in list(names)[-500:]}
+    assert set(scales_of(sizes, {"rank_pattern": names, "lora_alpha": 2}, "it").values()) == {0.5}
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "message"),
+    [
+        ({"x" * 501: (1, 1)}, b"", "a name of 501 characters: the limit is 500"),
+        ({f"{n:0490}": (0, 0) for n in range(31_000)}, b"", "a header of .* the limit is"),
+        ({}, b" " * (JSON_BYTES + 1), f"more than {JSON_BYTES} bytes"),
+    ],
+)
+def test_what_strangers_may_send_is_bounded(
+    tmp_path: Path, tensors: dict[str, tuple[int, int]], config: bytes, message: str
+) -> None:
+    changed(tmp_path)
+    write_zeros(tmp_path / "adapter_model.safetensors", tensors or {"x": (1, 1)})
+    if config:
+        (tmp_path / "adapter_config.json").write_bytes(config)
+    with pytest.raises(AdapterError, match=message):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(2**17, 24), (0, 24), (4, 0), (0, 2**30, 2**30, 2**30)])
+def test_shapes_are_checked_before_any_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    changed(tmp_path, r=shape[0])
+    names = [f"base_model.model.{QKV}.lora_{half}.weight" for half in "AB"]
+    write_zeros(tmp_path / "adapter_model.safetensors", {names[0]: shape, names[1]: (40, shape[0])})
+    monkeypatch.setattr(files, "load_tensors", lambda data: pytest.fail("data were read"))
+    with pytest.raises(AdapterError, match=r"rank|made for another model|give a number above 0|matrices"):
+        read(tmp_path)
+
+
+def write_zeros(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Write a safetensors file of zeros, sparse on disk."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(path, 8 + len(text) + end)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +282,7 @@ def test_a_hub_id_is_found_in_the_cache(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("content", "message"),
     [
         ({}, "has no adapter_config.json"),
         ({"adapter_config.json": b"{}"}, "has no adapter_model.safetensors"),
@@ -192,13 +291,13 @@ def test_a_hub_id_is_found_in_the_cache(tmp_path: Path, monkeypatch: pytest.Monk
         ({"adapter_config.json": b"[", "adapter_model.safetensors": None}, "cannot be read as JSON"),
     ],
 )
-def test_folders_that_hold_no_adapter_are_refused(tmp_path: Path, files: dict[str, Any], message: str) -> None:
+def test_folders_that_hold_no_adapter_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
     changed(tmp_path)
     kept = (tmp_path / "adapter_model.safetensors").read_bytes()
     for path in tmp_path.iterdir():
         path.unlink()
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(kept if content is None else content)
+    for name, own in content.items():
+        (tmp_path / name).write_bytes(kept if own is None else own)
     with pytest.raises(AdapterError, match=message):
         read(tmp_path)
 
