@@ -137,6 +137,9 @@ def test_the_family_may_stand_in_either_place() -> None:
         ({"tokenizer": {"templates": {"caption": {"short": [-1]}}}}, "caption has the id -1"),
         ({"text": {"rope_theta": "1e4"}}, "rope_theta is '1e4'"),
         ({"text": {"rope_theta": 0}}, "rope_theta is 0"),
+        ({"text": {"rope_theta": float("nan")}}, "rope_theta is nan"),
+        ({"text": {"n_layers": 10**9}}, "text.n_layers is 1000000000: it must be a whole number from 1 to 1000"),
+        ({"text": {"ff_dim": 10**12}}, "text.ff_dim is 1000000000000: .* from 0 to 16777216"),
     ],
 )
 def test_an_invalid_configuration_is_refused_with_the_reason(raw: dict[str, Any], message: str) -> None:

@@ -106,9 +106,11 @@ def test_files_of_older_libraries_lack_what_the_public_class_has_by_default() ->
     assert PaliGemmaConfig.from_dict(raw) == PaliGemmaConfig.from_dict(SMALL)
 
 
-def test_the_base_of_newer_rotary_settings_holds_where_older_ones_name_none() -> None:
+def test_older_rotary_settings_replace_newer_ones_with_their_base() -> None:
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
-    assert PaliGemmaConfig.from_dict(changed(text=rope | {"rope_scaling": {"type": "default"}})).text.rope_theta == 7
+    assert (
+        PaliGemmaConfig.from_dict(changed(text=rope | {"rope_scaling": {"type": "default"}})).text.rope_theta == 10_000
+    )
     other = {"rope_scaling": {"type": "default", "rope_theta": 8.0}}
     assert PaliGemmaConfig.from_dict(changed(text=rope | other)).text.rope_theta == 8
 

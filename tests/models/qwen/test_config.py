@@ -1,8 +1,10 @@
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen2_5_VLTextConfig, Qwen3VLTextConfig
 
 from photonlite.config import EngineConfig
 from photonlite.engine import build
@@ -186,11 +188,24 @@ def test_rotary_settings_of_the_older_name_hold_where_a_file_has_both() -> None:
 
     text = {key: value for key, value in both["text_config"].items() if key not in ("rope_theta", "rope_scaling")}
     assert QwenConfig.from_dict(raw | {"text_config": text}).text.rope_theta == 7
-    shorter = text | {"rope_scaling": {"mrope_section": [24, 20, 20]}}
-    assert QwenConfig.from_dict(raw | {"text_config": shorter}).text.rope_theta == 7
+    shorter = text | {"rope_scaling": {"mrope_section": [24, 20, 20]}}  # replaces all of the newer ones
+    assert QwenConfig.from_dict(raw | {"text_config": shorter}).text.rope_theta == 500_000
     longer = text | {"rope_scaling": {"rope_type": "yarn", "factor": 3.0, "mrope_section": [24, 20, 20]}}
     with pytest.raises(ConfigError, match="rope_type is 'yarn'"):
         QwenConfig.from_dict(raw | {"text_config": longer})
+
+
+@pytest.mark.parametrize("rope", [{}, {"rope_parameters": {"rope_theta": 7.0}}, {"rope_theta": 3.0}])
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "default"}, {"rope_type": "default", "rope_theta": 9.0}])
+@pytest.mark.parametrize("name", ["Qwen2.5-VL 3B", "Qwen3-VL 2B"])
+def test_rotary_settings_are_read_as_transformers_reads_them(name: str, rope: Any, scaling: Any) -> None:
+    raw = PUBLIC[name][0]
+    inner = raw.get("text_config", raw)
+    text = {key: value for key, value in inner.items() if key not in ("rope_theta", "rope_scaling", "vision_config")}
+    text |= rope | ({} if scaling is None else {"rope_scaling": scaling})
+    read: Any = Qwen3VLTextConfig if name.startswith("Qwen3") else Qwen2_5_VLTextConfig
+    expected = read(**deepcopy(text)).rope_parameters["rope_theta"]
+    assert QwenConfig.from_dict({**raw, "text_config": text}).text.rope_theta == expected
 
 
 def test_generations_differ_where_they_should() -> None:
@@ -214,6 +229,8 @@ def test_generations_differ_where_they_should() -> None:
         (("image_token_id",), 151936, "image_token_id is 151936, but the vocabulary has 151936"),
         (("text_config", "hidden_size"), 0, "text_config.hidden_size is 0"),
         (("text_config", "num_hidden_layers"), "many", "text_config.num_hidden_layers is 'many'"),
+        (("text_config", "num_hidden_layers"), 10**9, "a whole number from 1 to 1000"),
+        (("text_config", "hidden_size"), 10**30, "a whole number from 1 to 16777216"),
         (("text_config", "vocab_size"), True, "text_config.vocab_size is True"),
         (("text_config", "num_key_value_heads"), 5, r"num_key_value_heads \(5\) must divide"),
         (("text_config", "head_dim"), 127, "heads of 127"),
