@@ -4,19 +4,23 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
+import torch
 from huggingface_hub import constants, errors
 
 from photonlite.errors import CheckpointError, ConfigError, ModelNotFoundError
-from photonlite.models import loading
+from photonlite.models import loading, tokenizer
+from photonlite.models.checkpoint import load_checkpoint
 from photonlite.models.hub import fetch
 from photonlite.models.loading import resolve, shipped_checkpoint
 from photonlite.models.moondream.checkpoint import STARMIE_REPO
+from photonlite.models.shards import JSON_BYTES
 from tests.models.checkpoints import GOLDEN, golden_tensors, in_hub_cache, make_folder, shard
 
 REPO = "someone/tiny"
@@ -165,6 +169,24 @@ def test_a_hub_id_comes_from_the_cache(cache: Path, folder: Path) -> None:
     assert files.weights == (snapshot / "model.safetensors",)
 
 
+def test_the_decoder_of_outlines_beside_weights_on_the_hub_is_fetched(
+    cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = in_hub_cache(cache, REPO, folder)
+    patterns: list[str] = []
+    monkeypatch.setattr(loading, "fetch", lambda repo, names, *revision: patterns.extend(names) or snapshot)
+    resolve(REPO)
+    assert any(fnmatch("vae-oid.npz", pattern) for pattern in patterns)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json"])
+def test_files_of_strangers_are_bounded(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "TOKENIZER_BYTES", JSON_BYTES)
+    (folder / name).write_bytes(b" " * (JSON_BYTES + 1))
+    with pytest.raises((ConfigError, CheckpointError), match=f"more than {JSON_BYTES} bytes, the limit"):
+        load_checkpoint(folder, device=torch.device("cpu"), dtype=torch.float32)
+
+
 def test_a_hub_id_at_a_revision(cache: Path, folder: Path) -> None:
     in_hub_cache(cache, REPO, folder)
     snapshot = in_hub_cache(cache, REPO, folder, commit="d" * 40, ref="v2")
@@ -214,7 +236,7 @@ def test_weights_are_not_fetched_for_a_model_that_cannot_run(folder: Path, monke
     monkeypatch.setattr(loading, "fetch", fetch)
     with pytest.raises(ConfigError, match="llama"):
         resolve(REPO)
-    assert asked == ["*.json", "*.jinja", "*.py"]
+    assert asked == ["*.json", "*.jinja", "*.npz", "*.py"]
 
 
 def test_weights_are_fetched_at_the_commit_of_the_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

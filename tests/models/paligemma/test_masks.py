@@ -1,9 +1,12 @@
+import io
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 
 from photonlite.errors import CheckpointError
+from photonlite.models.paligemma import masks
 from photonlite.models.paligemma.masks import MaskDecoder
 from tests.models.paligemma.masks import decoded, random_weights
 
@@ -35,4 +38,21 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
         MaskDecoder(path)
     np.savez(path, **{name: value for name, value in weights.items() if name != "decoder.12.bias"})
     with pytest.raises(CheckpointError, match="does not hold the decoder of outlines"):
+        MaskDecoder(path)
+
+
+def test_what_a_file_unpacks_to_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "masks.npz"
+    np.savez_compressed(path, **random_weights() | {"decoder.99.weight": np.zeros(2**20, np.float32)})
+    monkeypatch.setattr(masks, "_MOST_BYTES", 2**21)
+    with pytest.raises(CheckpointError, match=r"unpacks to .* bytes, the limit is 2097152"):
+        MaskDecoder(path)
+
+
+def test_a_shape_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    path, head = tmp_path / "masks.npz", io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (2**58,)})
+    with ZipFile(path, "w") as archive:
+        archive.writestr("decoder.0.weight.npy", head.getvalue())
+    with pytest.raises(CheckpointError, match=r"cannot be read as an \.npz file"):
         MaskDecoder(path)
