@@ -78,7 +78,7 @@ class Tokenizer:
         self.special = {text: index for text, index in self.added.items() if index in self._special}
         longest_first = sorted(map(re.escape, self.special), key=len, reverse=True)
         self._spelled = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
-        self._openings = re.compile("|".join({re.escape(text[0]) for text in self.special}) or "(?!)")
+        self._beginnings = re.compile(f"(?={self._spelled.pattern})")
 
     def _make_special(self, controls_to: int) -> frozenset[int]:
         """Make added tokens below an id special, and return the ids of all special ones."""
@@ -92,6 +92,12 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Encode user text; PromptError if blank, over `MAX_CHARACTERS`, not Unicode, or in need of control ids."""
         return self._encode(self._tokenizer, text)
+
+    def normalize(self, text: str) -> str:
+        """Return user text as `encode` reads it: that of Qwen in NFC; PromptError if it is not Unicode."""
+        _check_unicode(text)
+        normalizer = self._tokenizer.normalizer
+        return text if normalizer is None or not self._byte_level else str(normalizer.normalize_str(text))
 
     def spell(self, text: str) -> list[int]:
         """Encode text as the model writes it, without normalization; errors as for `encode`."""
@@ -112,8 +118,14 @@ class Tokenizer:
         return ids
 
     def hide(self, text: str, mark: str) -> str:
-        """Return text that spells no special token: a mark follows each character that such a spelling begins with."""
-        return self._openings.sub(rf"\g<0>{mark}", text)
+        """Return text that spells no special token, nor begins one that what follows may end.
+
+        A mark follows the first character of each such spelling; all other text stays as a template may look for it.
+        """
+        found = {match.start() for match in self._beginnings.finditer(text)}
+        tails = range(max(0, len(text) - max(map(len, self.special), default=0)), len(text))
+        found |= {place for place in tails if any(one.startswith(text[place:]) for one in self.special)}
+        return "".join(one + mark if place in found else one for place, one in enumerate(text)) if found else text
 
     def encode_template(self, text: str, mark: str) -> list[int]:
         """Encode a filled-in template, whose special tokens are meant as such; marks of `hide` are taken out again."""
@@ -125,6 +137,9 @@ class Tokenizer:
             elif part:
                 ids += self._tokenizer.encode(part.replace(mark, ""), add_special_tokens=False).ids
         return ids
+
+    def count_special(self, ids: Iterable[int]) -> int:
+        return sum(index in self._special for index in ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids; special tokens and ids without a token vanish, broken UTF-8 becomes U+FFFD."""

@@ -44,11 +44,12 @@ class ItemSpelling:
     """
 
     def __init__(self, tokenizer: Tokenizer, end: int) -> None:
-        self._spell, self._end = tokenizer.spell, end
+        self._tokenizer, self._end = tokenizer, end
         self.digits = tuple(self._digit(str(digit)) for digit in range(10))
 
     def format(self, kind: PlaceKind, label: str) -> ItemFormat:
-        """Return how items of one label are written: as the model was trained to write them."""
+        """Return how items of one label are written: as the model was trained to, the label as in the question."""
+        label = self._tokenizer.normalize(label)
         key, numbers = _KEYS[kind]
         opening = f'\n\t{{"{key}": ['
         closing = f'], "label": {json.dumps(label, ensure_ascii=False)}}}'
@@ -63,7 +64,7 @@ class ItemSpelling:
         )
 
     def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self._spell(text))
+        return tuple(self._tokenizer.spell(text))
 
     def _digit(self, digit: str) -> int:
         # Between the brackets and commas of a list, and behind another digit.

@@ -11,12 +11,14 @@ generation. Text of users never becomes a special token, whatever the template d
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
 from photonlite.errors import CheckpointError, ConfigError, PromptError
 from photonlite.models.qwen.config import QwenConfig
-from photonlite.models.shards import read_json
+from photonlite.models.shards import read_bounded, read_json
 from photonlite.models.tokenizer import Tokenizer
 from photonlite.request import Turn
 
@@ -32,6 +34,8 @@ _THOUGHT, _NO_THOUGHT = "<think>\n", "\n</think>\n\n"
 JSON would else begin inside it."""
 
 Message = dict[str, Any]
+Shape = tuple[tuple[Any, tuple[bool, ...]], ...]
+"""Of a conversation: the role of each turn, and which of its parts are images."""
 
 
 class ChatTemplate:
@@ -47,6 +51,7 @@ class ChatTemplate:
         self._default_system = None if config.version.newer else _DEFAULT_SYSTEM
         _check_tokens(tokenizer, config)
         self._render = self._render_public if source is None else _compile(source)
+        self._forms_of = lru_cache(256)(self._find_forms)
         try:
             pieces = self.encode(_PROBE)
         except PromptError as cause:
@@ -60,20 +65,69 @@ class ChatTemplate:
         mark = next((mark for mark in map(chr, _MARKS) if mark not in texts), None)
         if mark is None:
             raise PromptError("the texts hold every character for private use (U+E000 to U+F8FE): leave one out")
-        rendered = self._render([_message(turn, lambda text: self._tokenizer.hide(text, mark)) for turn in turns])
+        shape = tuple((turn.role, tuple(part is None for part in turn.parts)) for turn in turns)
+        forms, control = self._forms_of(shape)
+        hidden = [
+            Turn(turn.role, tuple(part and self._tokenizer.hide(part, mark) for part in turn.parts)) for turn in turns
+        ]
+        rendered = self._render([_message(turn, forms[turn.role]) for turn in hidden])
+        # What an assistant has thought may be left out, and what a template cuts from texts may leave special tokens.
+        asked = [part for turn in hidden if turn.role != "assistant" for part in turn.parts if part]
+        ids = self._tokenizer.encode_template(rendered, mark)
         pieces: list[list[int]] = [[]]
-        for index in self._tokenizer.encode_template(rendered, mark):
+        for index in ids:
             if index == self._image_id:
                 pieces.append([])
             else:
                 pieces[-1].append(index)
         images = sum(part is None for turn in turns for part in turn.parts)
-        if len(pieces) != images + 1:
-            raise PromptError(
-                f"the chat template of this checkpoint shows {len(pieces) - 1} of {images} images: put images into "
-                "turns of the user"
-            )
+        if (
+            not all(part.strip() in rendered for part in asked)
+            or len(pieces) != images + 1
+            or self._tokenizer.count_special(ids) > control
+        ):
+            raise PromptError("the chat template of this checkpoint changes these texts: write them in other words")
         return tuple(map(tuple, pieces))
+
+    def _find_forms(self, shape: Shape) -> tuple[dict[str, bool | None], int]:
+        """Return the form in which a template takes the texts of each role, and how many special tokens it writes.
+
+        A conversation of this shape is rendered with texts of which each must be there once. Some templates read
+        contents as a list of parts only, others those of some roles as a string only, and write nothing else.
+        """
+        numbers = count(10**6)
+        turns = [
+            Turn(role, tuple(None if image else f"{next(numbers)}\n'it' & \"so\"" for image in parts))
+            for role, parts in shape
+        ]
+        roles = list(dict.fromkeys(turn.role for turn in turns))
+        errors = []
+        for chosen in product((None, False, True), repeat=len(roles)):
+            forms = dict(zip(roles, chosen, strict=True))
+            try:
+                rendered = self._render([_message(turn, forms[turn.role]) for turn in turns])
+                self._check_whole(turns, rendered)
+                return forms, self._tokenizer.count_special(self._tokenizer.encode_template(rendered, ""))
+            except PromptError as cause:
+                errors.append(cause)
+        raise errors[0]
+
+    def _check_whole(self, turns: Sequence[Turn], rendered: str) -> None:
+        """Raise PromptError unless each text and each image of a conversation is in its rendering once."""
+        images, shown_images = sum(turn.parts.count(None) for turn in turns), rendered.count(IMAGE)
+        if images != shown_images:
+            raise PromptError(
+                f"the chat template of this checkpoint shows {shown_images} of {images} images: put images into turns "
+                "of the user"
+            )
+        for place, turn in enumerate(turns, 1):
+            # The number at the beginning is also found in Python's spelling of a list, which is no text of a prompt.
+            shown = [rendered.count(part[:7]) if part in rendered else 0 for part in turn.parts if part is not None]
+            if set(shown) - {1}:
+                raise PromptError(
+                    f"the chat template of this checkpoint shows the texts of turn {place}, of the {turn.role}, "
+                    f"{shown} times: it takes no such turn"
+                )
 
     def _render_public(self, messages: Sequence[Message]) -> str:
         system = self._default_system
@@ -86,8 +140,8 @@ def find_template(folder: Path) -> str | None:
     """Return the template that a checkpoint's folder holds, None without one; ConfigError for an unreadable one."""
     if (path := folder / "chat_template.jinja").is_file():
         try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as cause:
+            return read_bounded(path, ConfigError).decode()
+        except ValueError as cause:
             raise ConfigError(f"{path} cannot be read: {cause}") from cause
     for name in ("chat_template.json", "tokenizer_config.json"):
         if (path := folder / name).is_file() and (found := read_json(path, ConfigError).get("chat_template")):
@@ -121,11 +175,12 @@ def _compile(source: str) -> Callable[[Sequence[Message]], str]:
     return render
 
 
-def _message(turn: Turn, hide: Callable[[str], str]) -> Message:
-    """Return a turn as templates read it; a single text is plain."""
-    if len(turn.parts) == 1 and turn.parts[0] is not None:
-        return {"role": turn.role, "content": hide(turn.parts[0])}
-    parts = [{"type": "image"} if part is None else {"type": "text", "text": hide(part)} for part in turn.parts]
+def _message(turn: Turn, plain: bool | None) -> Message:
+    """Return a turn as templates read it: texts without images as a string if `plain`, by default if there is one."""
+    texts = [part for part in turn.parts if part is not None]
+    if len(texts) == len(turn.parts) and (len(texts) == 1 if plain is None else plain):
+        return {"role": turn.role, "content": "".join(texts)}
+    parts = [{"type": "image"} if part is None else {"type": "text", "text": part} for part in turn.parts]
     return {"role": turn.role, "content": parts}
 
 

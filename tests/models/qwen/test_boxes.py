@@ -1,10 +1,11 @@
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from photonlite.errors import UnsupportedSkillError
+from photonlite.errors import PromptError, UnsupportedSkillError
 from photonlite.grammar.decoding.items import Item, ItemsGrammar
 from photonlite.grammar.prompts import PlaceKind
 from photonlite.models.qwen.boxes import ItemSpelling, bounds, question
@@ -46,6 +47,20 @@ def test_every_list_is_written_as_the_model_was_trained_to_and_with_its_own_toke
 
         assert grammar.finish_reason == "stop"
         assert [list(item.numbers) for item in grammar.read(answer)] == found
+
+
+@pytest.mark.parametrize("label", ["cafe\u0301", "\u212b unit", "a\u0323\u0307"])
+def test_a_label_is_written_as_the_question_spells_it(tokens: Tokenizer, label: str) -> None:
+    composed = unicodedata.normalize("NFC", label)
+    assert composed != label
+    one, other = (ItemSpelling(tokens, END).format("detect", text) for text in (label, composed))
+    assert (one.more, one.last) == (other.more, other.last)
+    assert tokens.encode(label) == tokens.encode(composed)
+
+
+def test_a_label_that_is_not_unicode_is_refused(tokens: Tokenizer) -> None:
+    with pytest.raises(PromptError, match="not valid Unicode"):
+        ItemSpelling(tokens, END).format("detect", "\ud800")
 
 
 def test_bounds_are_those_of_the_generation() -> None:

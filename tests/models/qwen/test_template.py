@@ -170,6 +170,82 @@ def test_thinking_tags_of_a_template_are_tokens_and_those_of_a_user_are_text(pat
     assert Tokenizer(path, controls_to=320).decode(ids[ids.index(313) :]) == "\n\n"
 
 
+LIST_ONLY = (  # reads the parts of users, and what assistants say as a whole; has no place for a system
+    "{% for message in messages %}{% if message.role == 'user' %}<|im_start|>user\n{% for item in message.content %}"
+    "{% if item.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% elif item.type == 'text' %}"
+    "{{ item.text }}{% endif %}{% endfor %}<|im_end|>\n{% elif message.role == 'assistant' %}<|im_start|>assistant\n"
+    "{{ message.content }}<|im_end|>\n{% endif %}{% endfor %}<|im_start|>assistant{{ '\n' }}"
+)
+THREE = [Turn("user", ("a",)), Turn("assistant", ("b",)), Turn("user", ("c",))]
+TEXT_ONLY = (  # takes strings wherever there is no image
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.content is string %}"
+    "{{ message.content }}{% else %}{% for item in message.content if item.type == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% endfor %}{{ message.content[-1].text }}{% endif %}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant{{ '\n' }}"
+)
+
+
+@pytest.mark.parametrize("source", [LIST_ONLY, TEXT_ONLY])
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [Turn("user", ("How many?",))],
+        [Turn("user", ("How ", "many?"))],
+        [Turn("user", (None, "?")), Turn("assistant", ("Two.",)), Turn("user", ("And plates?",))],
+        [Turn("user", (None, "?")), Turn("assistant", ("Two.", " Or so.")), Turn("user", ("And", " plates?"))],
+    ],
+)
+def test_texts_have_the_form_that_a_template_takes(path: Path, source: str, turns: list[Turn]) -> None:
+    assert joined(template(path, source=source).encode(turns)) == joined(template(path).encode(turns))
+
+
+@pytest.mark.parametrize(
+    ("source", "turns", "message"),
+    [
+        (LIST_ONLY, [Turn("system", ("Be brief.",)), Turn("user", ("?",))], r"turn 1, of the system, \[0\] times"),
+        (TEXT_ONLY, [Turn("user", ("a", None, "b"))], r"turn 1, of the user, \[0, 1\] times"),
+        (f"{PUBLIC_3}{{{{ messages[2].content if messages | length > 2 }}}}", THREE, r"turn 3, of the user, \[2\] times"),
+    ],
+)
+def test_a_conversation_of_which_a_template_loses_or_repeats_a_text_is_refused(
+    path: Path, source: str, turns: list[Turn], message: str
+) -> None:
+    with pytest.raises(PromptError, match=message):
+        template(path, source=source).encode(turns)
+
+
+def test_a_text_that_a_template_changes_is_refused(path: Path) -> None:
+    made = template(path, source=PUBLIC_3.replace("{{- content.text }}", "{{- content.text.split('STOP')[0] }}"))
+    assert made.encode([Turn("user", (None, "a"))])
+    with pytest.raises(PromptError, match="changes these texts"):
+        made.encode([Turn("user", (None, "a STOP b"))])
+
+
+def test_a_special_token_that_a_template_makes_of_a_text_is_refused(path: Path) -> None:
+    source = PUBLIC_3.replace("{{- message.content }}", "{{- message.content.replace('X', '') }}")
+    with pytest.raises(PromptError, match="changes these texts"):
+        template(path, source=source).encode([Turn("user", ("?",)), Turn("assistant", ("<X|im_end|>",))])
+
+
+def test_a_template_that_leaves_out_old_thoughts_finds_them(path: Path) -> None:
+    """Text is marked where it spells a special token alone: `</think>` is none in Qwen's vocabularies."""
+    source = PUBLIC_3.replace("{{- message.content }}", "{{- message.content.split('</think>')[-1] }}")
+    words = Tokenizer(path, vocab_size=320)
+    made = ChatTemplate(words, configuration("Qwen3-VL 2B"), source)
+    turns = [Turn("user", ("?",)), Turn("assistant", ("<think>\nhm <\n</think>two",)), Turn("user", ("a <b> c",))]
+    assert "</think>" not in words.special
+    assert words.decode(joined(made.encode(turns))) == "user\n?\nassistant\ntwo\nuser\na <b> c\nassistant\n"
+
+
+def test_a_conversation_of_known_shape_is_rendered_once(path: Path) -> None:
+    made, rendered = template(path, source=PUBLIC_3), []
+    render = made._render
+    made._render = lambda messages: rendered.append(messages) or render(messages)  # type: ignore[func-returns-value]
+    for text in ("a", "b", "c"):
+        made.encode([Turn("user", (text,))])
+    assert len(rendered) == 4  # the first one also to learn which form the template takes
+
+
 def test_a_template_is_found_where_checkpoints_keep_it(tmp_path: Path) -> None:
     assert find_template(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "first"}))
@@ -197,7 +273,10 @@ def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
         ("{{ raise_exception('not today') }}", "not today"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
         ("no images here", "shows 0 of 1 images"),
-        ("{% for message in messages %}<|image_pad|>?{% endfor %}", r"between <\|vision_start\|>"),
+        (
+            "{% for message in messages %}<|image_pad|>{{ message.content[1].text }}{% endfor %}",
+            r"between <\|vision_start\|>",
+        ),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused_at_once(path: Path, source: str, message: str) -> None:
