@@ -1,7 +1,7 @@
 """Loading a checkpoint by name."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -14,7 +14,7 @@ from photonlite.models.base import Model
 from photonlite.models.families import Family, LoadOptions
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.precisions import Precisions
-from photonlite.models.quantised import prepare
+from photonlite.models.quantised import precisions_of, prepare
 from photonlite.request import RequestSettings
 
 
@@ -68,7 +68,8 @@ def load_files(
     options = LoadOptions(device, dtype, max_context, ranks, precisions)
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, options)
     prepare(cast(nn.Module, model), device, dtype)
-    return LoadedModel(files.name, model, prompts, files.sampling, files, precisions, files.family)
+    found = replace(precisions, **precisions_of(cast(nn.Module, model)))
+    return LoadedModel(files.name, model, prompts, files.sampling, files, found, files.family)
 
 
 def refuse_ranks(precisions: Precisions | None, count: int) -> None:

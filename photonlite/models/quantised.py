@@ -46,6 +46,12 @@ def layers_of(model: nn.Module, precisions: Precisions) -> dict[str, Precision]:
     return found
 
 
+def precisions_of(model: nn.Module) -> dict[str, Precision]:
+    """Return in what the text and vision layers of a loaded model are quantised, whoever did it."""
+    named = [(name.partition(".")[0], getattr(module, "precision", None)) for name, module in model.named_modules()]
+    return {part: precision for part, precision in named if precision is not None}
+
+
 def give_head(model: Any) -> bool:
     """Give a decoder whose head is its embedding a head of its own, without values yet; return whether it got one."""
     if getattr(model.text, "head", model) is not None:

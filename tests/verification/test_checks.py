@@ -78,6 +78,15 @@ def test_a_family_without_another_implementation_is_compared_with_itself() -> No
     assert (row.against, row.difference, row.passed) == ("itself, one step at a time", "none", True)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("short")
+def test_quantised_files_are_compared_with_themselves(folder: Path, tmp_path: Path) -> None:
+    """No other implementation reads photonlite's own form."""
+    photonlite.quantize(folder, tmp_path / "int8", weights="int8")
+    (row,) = rows_of(tmp_path / "int8").values()
+    assert (row.against_itself, row.passed) == (True, True)
+
+
 # ---- what is wrong is found, and where
 
 

@@ -23,6 +23,7 @@ class ExpertLinear(nn.Module):
 
     def __init__(self, experts: int, dim_in: int, dim_out: int, *, fp8: bool) -> None:
         super().__init__()
+        self.precision = "fp8" if fp8 else None
         self.weight = nn.Parameter(torch.empty(experts, dim_out, dim_in, dtype=FP8 if fp8 else None), not fp8)
         self.scale = nn.Parameter(torch.empty(experts, dim_out, dtype=torch.float32), False) if fp8 else None
 

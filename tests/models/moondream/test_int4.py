@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from photonlite.errors import CheckpointError, SettingsError
+from photonlite.models.checkpoint import load_checkpoint, load_files
 from photonlite.models.families import LoadOptions
 from photonlite.models.loading import resolve
 from photonlite.models.moondream.model import MoondreamModel
@@ -48,6 +49,15 @@ def test_published_int4_loads_as_it_is(tmp_path: Path) -> None:
         found = model.get_submodule(name.removesuffix(".weight")).weight
         assert torch.allclose(found, wanted, rtol=0, atol=float(wanted.abs().max()) / 200)
     assert isinstance(model.text.lm_head, torch.nn.Linear)
+
+
+def test_a_loaded_model_says_what_its_files_have_been_quantised_to(tmp_path: Path) -> None:
+    where = {"device": torch.device("cpu"), "dtype": torch.float32}
+    folder = make_folder(tmp_path / "int4", published()[0])
+    assert str(load_checkpoint(folder, **where).precisions) == "text in int4"
+    with_vision = load_files(resolve(folder), precisions=Precisions(vision="int8"), **where).precisions
+    assert str(with_vision) == "text in int4 and vision in int8"
+    assert not load_checkpoint(make_folder(tmp_path / "plain"), **where).precisions
 
 
 def test_what_is_not_in_int4_is_quantised_when_asked_for(tmp_path: Path) -> None:

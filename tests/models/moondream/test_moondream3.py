@@ -197,6 +197,7 @@ def test_a_folder_answers_every_skill_alike_at_both_depths(tmp_path: Path, layou
     for depth in (1, 2):
         with photonlite.load(folder, device="cpu", engine={"depth": depth}) as model:
             assert model.skills == ("caption", "query", "detect", "point", "segment")
+            assert model.weights == ("fp8" if layout == "fp8" else "auto")
             image = make_image(0)
             answers.append(
                 [

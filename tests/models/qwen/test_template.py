@@ -204,7 +204,11 @@ def test_texts_have_the_form_that_a_template_takes(path: Path, source: str, turn
     [
         (LIST_ONLY, [Turn("system", ("Be brief.",)), Turn("user", ("?",))], r"turn 1, of the system, \[0\] times"),
         (TEXT_ONLY, [Turn("user", ("a", None, "b"))], r"turn 1, of the user, \[0, 1\] times"),
-        (f"{PUBLIC_3}{{{{ messages[2].content if messages | length > 2 }}}}", THREE, r"turn 3, of the user, \[2\] times"),
+        (
+            f"{PUBLIC_3}{{{{ messages[2].content if messages | length > 2 }}}}",
+            THREE,
+            r"turn 3, of the user, \[2\] times",
+        ),
     ],
 )
 def test_a_conversation_of_which_a_template_loses_or_repeats_a_text_is_refused(
