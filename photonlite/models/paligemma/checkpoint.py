@@ -13,7 +13,7 @@ from photonlite.models.adapters.terms import refuse_variant as read_variant  # n
 from photonlite.models.families import LoadOptions
 from photonlite.models.hub import fetch
 from photonlite.models.paligemma.config import PaliGemmaConfig
-from photonlite.models.paligemma.images import SquareImages, check_processor
+from photonlite.models.paligemma.images import SquareImages
 from photonlite.models.paligemma.masks import MaskDecoder
 from photonlite.models.paligemma.model import PaliGemmaModel
 from photonlite.models.paligemma.prompts import CONTROL_NAMES, SKILLS, PaliGemmaPrompts
@@ -43,7 +43,7 @@ class PaliGemmaFiles:
 
 def read_config(folder: Path, raw: Mapping[str, Any]) -> PaliGemmaFiles:
     model = PaliGemmaConfig.from_dict(raw)
-    check_processor(read_processor(folder) or {}, SquareImages.of(model.vision))
+    SquareImages.of(model.vision).check(read_processor(folder) or {})
     beside = folder / MASKS_NAME
     return PaliGemmaFiles(model, os.environ.get(MASKS_VARIABLE) or (str(beside) if beside.is_file() else None))
 

@@ -7,7 +7,6 @@ image ── bicubic ──> [S, S, 3] ── patches row by row, the numbers of
 Pixels stay whole numbers here: they are normalised where the tower runs.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,11 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
+from photonlite.errors import ImageShapeError, ImageTooLargeError
 from photonlite.image_inputs import PatchImage
 from photonlite.images.crops import Allocator, allocate_array
 from photonlite.images.resize import RunTasks
 from photonlite.models.paligemma.config import VisionConfig
+from photonlite.models.processors import check_processor
 
 MEAN = STD = 0.5  # of every channel
 
@@ -60,21 +60,14 @@ class SquareImages:
         """Cut an RGB image into patches, in memory from `buffer`; see `cut_patches`."""
         return cut_patches(image, self, buffer)
 
+    def check(self, raw: Mapping[str, Any]) -> None:
+        """Raise ConfigError if a preprocessor_config.json asks for something else than this module does."""
+        size = {"height": self.side, "width": self.side}
+        check_processor(raw, {"size": size, "image_mean": [MEAN] * 3, "image_std": [STD] * 3})
+
     @classmethod
     def of(cls, vision: VisionConfig) -> "SquareImages":
         return cls(vision.side, vision.patch)
-
-
-def check_processor(raw: Mapping[str, Any], spec: SquareImages) -> None:
-    """Raise ConfigError where a preprocessor_config.json asks for something else than this module does."""
-    size = {"height": spec.side, "width": spec.side}
-    wanted: dict[str, object] = {"size": size, "resample": 3, "image_mean": [MEAN] * 3, "image_std": [STD] * 3}
-    for name, value in (wanted | dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)).items():
-        if (given := raw.get(name, value)) != value:
-            raise ConfigError(f"{name} of the image processor is {given!r:.60}: this model reads images with {value}")
-    scale = raw.get("rescale_factor", 1 / 255)
-    if not isinstance(scale, int | float) or not math.isclose(scale, 1 / 255, rel_tol=1e-6):
-        raise ConfigError(f"rescale_factor of the image processor is {scale!r:.60}: photonlite supports 1/255 only")
 
 
 def cut_patches(image: Image.Image, spec: SquareImages, buffer: Allocator = allocate_array) -> PatchImage:

@@ -20,8 +20,11 @@ from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
 from photonlite.image_inputs import PatchImage
 from photonlite.images.crops import Allocator, allocate_array
 from photonlite.images.resize import RunTasks
+from photonlite.models.processors import check_processor
 from photonlite.models.qwen.config import VisionConfig
+from photonlite.models.sections import Section
 
+_MOST_PIXELS = 2**31  # that a limit of pixels may be
 MAX_RATIO = 200  # of the longer to the shorter side, as the public image processor has it
 
 
@@ -74,18 +77,8 @@ class ImageSettings:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], vision: VisionConfig) -> "ImageSettings":
-        for name, expected in (
-            ("patch_size", vision.patch),
-            ("merge_size", vision.merge),
-            ("temporal_patch_size", vision.frames),
-        ):
-            if (given := raw.get(name, expected)) != expected:
-                raise ConfigError(f"{name} of the image processor is {given!r:.60}, the vision tower's is {expected}")
-        for name, wanted in (("do_resize", True), ("do_rescale", True), ("do_normalize", True), ("resample", 3)):
-            if (given := raw.get(name, wanted)) != wanted:
-                raise ConfigError(f"{name} of the image processor is {given!r:.60}: photonlite supports {wanted} only")
-        if not math.isclose(scale := _number(raw, "rescale_factor", 1 / 255), 1 / 255, rel_tol=1e-6):
-            raise ConfigError(f"rescale_factor of the image processor is {scale}: photonlite supports 1/255 only")
+        sizes = {"patch_size": vision.patch, "merge_size": vision.merge, "temporal_patch_size": vision.frames}
+        check_processor(raw, sizes)
         least = _pixels(raw, "min_pixels", "shortest_edge")
         most = _pixels(raw, "max_pixels", "longest_edge")
         if not vision.factor**2 <= most or least > most:
@@ -139,23 +132,13 @@ def cut_patches(image: Image.Image, settings: ImageSettings, buffer: Allocator =
     return PatchImage(patches, (rows, columns))
 
 
-def _number(raw: Mapping[str, Any], name: str, default: float) -> float:
-    value = raw.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{name} of the image processor is {value!r:.60}: it must be a number")
-    return float(value)
-
-
 def _pixels(raw: Mapping[str, Any], name: str, edge: str) -> int:
     """Read a number of pixels by its own name, or, as newer libraries write it, as an edge in `size`."""
     sizes = raw.get("size")
-    given = {name: raw.get(name), f"size.{edge}": sizes.get(edge) if isinstance(sizes, Mapping) else None}
-    name, value = next(((key, one) for key, one in given.items() if one is not None), (name, None))
+    value = sizes.get(edge) if raw.get(name) is None and isinstance(sizes, Mapping) else raw.get(name)
     if value is None:
-        raise ConfigError(f"the image processor has neither {' nor '.join(given)}: use the file of this checkpoint")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} of the image processor is {value!r:.60}: it must be a whole number above 0")
-    return value
+        raise ConfigError(f"the image processor has neither {name} nor size.{edge}: use the file of this checkpoint")
+    return Section("image processor", {name: value}).whole(name, most=_MOST_PIXELS)
 
 
 def _channels(raw: Mapping[str, Any], name: str) -> tuple[float, float, float]:

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from photonlite.errors import ConfigError, ImageShapeError, ImageTooLargeError
-from photonlite.models.paligemma.images import SquareImages, check_processor, cut_patches
+from photonlite.models.paligemma.images import SquareImages, cut_patches
 from photonlite.models.paligemma.vision import normalize
 from tests.models.paligemma.tiny import noise
 
@@ -63,7 +63,7 @@ def test_a_strip_that_does_not_fit_the_memory_is_refused(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("raw", [GOOD, {}])
 def test_a_processor_that_does_the_same_is_accepted(raw: dict[str, Any]) -> None:
-    check_processor(raw, SPEC)
+    SPEC.check(raw)
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_a_processor_that_does_the_same_is_accepted(raw: dict[str, Any]) -> None
 )
 def test_a_processor_that_does_something_else_is_refused_by_name(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
-        check_processor(GOOD | change, SPEC)
+        SPEC.check(GOOD | change)
