@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import decoders
 
 from photonlite.errors import CheckpointError, PromptError
-from photonlite.models.shards import TOKENIZER_BYTES, read_bounded
+from photonlite.models.shards import TOKENIZER_BYTES, TOKENIZER_NAME, read_bounded
 
 MAX_CHARACTERS = 8000  # longer texts are refused before tokenization; the context length is checked later
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -138,9 +138,6 @@ class Tokenizer:
                 ids += self._tokenizer.encode(part.replace(mark, ""), add_special_tokens=False).ids
         return ids
 
-    def count_special(self, ids: Iterable[int]) -> int:
-        return sum(index in self._special for index in ids)
-
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids; special tokens and ids without a token vanish, broken UTF-8 becomes U+FFFD."""
         return b"".join(map(self.piece, ids)).decode(errors="replace")
@@ -163,6 +160,14 @@ class Tokenizer:
     def pieces(self, count: int) -> list[bytes]:
         """Return the bytes of the first `count` ids; none for those that text is never encoded to."""
         return [b"" if index in self._controls else self.piece(index) for index in range(count)]
+
+
+def find_tokenizer(folder: Path, config: object) -> Path:
+    """Return the tokenizer.json of a folder, whatever its configuration; CheckpointError if there is none."""
+    path = folder / TOKENIZER_NAME
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
+    return path
 
 
 def _falls_back(tokenizer: tokenizers.Tokenizer) -> bool:

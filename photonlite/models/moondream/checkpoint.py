@@ -21,6 +21,7 @@ from photonlite.models.moondream.weights import load_model, outline_model, param
 from photonlite.models.precisions import TEXT_PRECISIONS
 from photonlite.models.shards import TOKENIZER_BYTES, TOKENIZER_NAME, read_bounded, read_headers, read_json
 from photonlite.models.tokenizer import Tokenizer
+from photonlite.models.tokenizer import find_tokenizer as find_any
 
 STARMIE_REPO = "moondream/starmie-v1"
 _STARMIE_FAMILIES = frozenset({"moondream2", "moondream3"})
@@ -50,9 +51,7 @@ def find_tokenizer(folder: Path, config: MoondreamConfig) -> Path:
     path = folder / TOKENIZER_NAME
     if _is_released(config) and not (path.is_file() and _end_of_text_id(path) == config.tokenizer.eos_id):
         return _starmie(path)
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
-    return path
+    return find_any(folder, config)
 
 
 def rank_sizes(config: MoondreamConfig) -> dict[str, int]:

@@ -21,8 +21,8 @@ from photonlite.models.paligemma.weights import adapter_place as adapter_place
 from photonlite.models.paligemma.weights import load_model
 from photonlite.models.precisions import TEXT_PRECISIONS
 from photonlite.models.processors import read_processor
-from photonlite.models.shards import TOKENIZER_NAME
 from photonlite.models.tokenizer import Tokenizer
+from photonlite.models.tokenizer import find_tokenizer as find_tokenizer
 
 MASKS_NAME = "vae-oid.npz"
 MASKS_VARIABLE = "PHOTONLITE_PALIGEMMA_MASKS"
@@ -46,13 +46,6 @@ def read_config(folder: Path, raw: Mapping[str, Any]) -> PaliGemmaFiles:
     SquareImages.of(model.vision).check(read_processor(folder) or {})
     beside = folder / MASKS_NAME
     return PaliGemmaFiles(model, os.environ.get(MASKS_VARIABLE) or (str(beside) if beside.is_file() else None))
-
-
-def find_tokenizer(folder: Path, config: PaliGemmaFiles) -> Path:
-    path = folder / TOKENIZER_NAME
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
-    return path
 
 
 def skills_of(config: PaliGemmaFiles) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from photonlite.config import Precision
 from photonlite.device.collectives import RankGroup
-from photonlite.errors import CheckpointError, ConfigError
+from photonlite.errors import ConfigError
 from photonlite.models.adapters.terms import refuse_variant as read_variant  # noqa: F401 -- a function of `Family`
 from photonlite.models.families import LoadOptions
 from photonlite.models.generation import ends_of
@@ -22,8 +22,8 @@ from photonlite.models.qwen.prompts import SKILLS, QwenPrompts
 from photonlite.models.qwen.template import find_template
 from photonlite.models.qwen.weights import adapter_place as adapter_place
 from photonlite.models.qwen.weights import load_model
-from photonlite.models.shards import TOKENIZER_NAME
 from photonlite.models.tokenizer import Tokenizer
+from photonlite.models.tokenizer import find_tokenizer as find_tokenizer
 
 DEFAULT_CONTEXT = 32_768
 """Positions of a request at most, unless asked for more: keys and values of all that Qwen3-VL can take, 262,144, fill
@@ -52,13 +52,6 @@ def read_config(folder: Path, raw: Mapping[str, Any]) -> QwenFiles:
     # One outside the vocabulary, such as a library's default, never comes.
     ends = tuple(index for index in ends_of(folder, raw) if index < model.text.vocab_size)
     return QwenFiles(model, images, find_template(folder), ends)
-
-
-def find_tokenizer(folder: Path, config: QwenFiles) -> Path:
-    path = folder / TOKENIZER_NAME
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no {TOKENIZER_NAME}: put the tokenizer of the model there")
-    return path
 
 
 def skills_of(config: QwenFiles) -> tuple[str, ...]:

@@ -34,8 +34,10 @@ _THOUGHT, _NO_THOUGHT = "<think>\n", "\n</think>\n\n"
 JSON would else begin inside it."""
 
 Message = dict[str, Any]
-Shape = tuple[tuple[Any, tuple[bool, ...]], ...]
-"""Of a conversation: the role of each turn, and which of its parts are images."""
+Forms = dict[Any, bool | None]
+"""How texts without images are handed over, by role; see `_message`."""
+Shape = tuple[tuple[Any, ...], ...]
+"""Of a conversation: the role of each turn, and for each of its parts whether it is an image."""
 
 
 class ChatTemplate:
@@ -51,6 +53,7 @@ class ChatTemplate:
         self._default_system = None if config.version.newer else _DEFAULT_SYSTEM
         _check_tokens(tokenizer, config)
         self._render = self._render_public if source is None else _compile(source)
+        self._control = frozenset(tokenizer.special.values())
         self._forms_of = lru_cache(256)(self._find_forms)
         try:
             pieces = self.encode(_PROBE)
@@ -65,75 +68,64 @@ class ChatTemplate:
         mark = next((mark for mark in map(chr, _MARKS) if mark not in texts), None)
         if mark is None:
             raise PromptError("the texts hold every character for private use (U+E000 to U+F8FE): leave one out")
-        shape = tuple((turn.role, tuple(part is None for part in turn.parts)) for turn in turns)
-        forms, control = self._forms_of(shape)
-        hidden = [
-            Turn(turn.role, tuple(part and self._tokenizer.hide(part, mark) for part in turn.parts)) for turn in turns
-        ]
+        forms, control = self._forms_of(tuple((turn.role, *(part is None for part in turn.parts)) for turn in turns))
+        hide = self._tokenizer.hide
+        hidden = [Turn(turn.role, tuple(part and hide(part, mark) for part in turn.parts)) for turn in turns]
         rendered = self._render([_message(turn, forms[turn.role]) for turn in hidden])
-        # What an assistant has thought may be left out, and what a template cuts from texts may leave special tokens.
-        asked = [part for turn in hidden if turn.role != "assistant" for part in turn.parts if part]
         ids = self._tokenizer.encode_template(rendered, mark)
+        # A template may leave out what an assistant has thought. What it cuts out may leave a special token.
+        asked = [part for turn in hidden if turn.role != "assistant" for part in turn.parts if part]
+        if self._control_of(ids) != control or not all(part.strip() in rendered for part in asked):
+            raise PromptError("the chat template of this checkpoint changes these texts: write them in other words")
         pieces: list[list[int]] = [[]]
         for index in ids:
             if index == self._image_id:
                 pieces.append([])
             else:
                 pieces[-1].append(index)
-        images = sum(part is None for turn in turns for part in turn.parts)
-        if (
-            not all(part.strip() in rendered for part in asked)
-            or len(pieces) != images + 1
-            or self._tokenizer.count_special(ids) > control
-        ):
-            raise PromptError("the chat template of this checkpoint changes these texts: write them in other words")
         return tuple(map(tuple, pieces))
 
-    def _find_forms(self, shape: Shape) -> tuple[dict[str, bool | None], int]:
-        """Return the form in which a template takes the texts of each role, and how many special tokens it writes.
+    def _control_of(self, ids: Sequence[int]) -> list[int]:
+        return [index for index in ids if index in self._control]
+
+    def _find_forms(self, shape: Shape) -> tuple[Forms, list[int]]:
+        """Return the form in which a template takes the texts of each role, and the special tokens that it writes.
 
         A conversation of this shape is rendered with texts of which each must be there once. Some templates read
         contents as a list of parts only, others those of some roles as a string only, and write nothing else.
         """
-        numbers = count(10**6)
-        turns = [
-            Turn(role, tuple(None if image else f"{next(numbers)}\n'it' & \"so\"" for image in parts))
-            for role, parts in shape
-        ]
+        texts = (f"{number}\n'it' & \"so\"" for number in count(10**6))
+        turns = [Turn(role, tuple(None if image else next(texts) for image in parts)) for role, *parts in shape]
         roles = list(dict.fromkeys(turn.role for turn in turns))
         errors = []
         for chosen in product((None, False, True), repeat=len(roles)):
-            forms = dict(zip(roles, chosen, strict=True))
+            forms: Forms = dict(zip(roles, chosen, strict=True))
             try:
                 rendered = self._render([_message(turn, forms[turn.role]) for turn in turns])
-                self._check_whole(turns, rendered)
-                return forms, self._tokenizer.count_special(self._tokenizer.encode_template(rendered, ""))
+                _check_whole(turns, rendered)
+                return forms, self._control_of(self._tokenizer.encode_template(rendered, ""))
             except PromptError as cause:
                 errors.append(cause)
         raise errors[0]
-
-    def _check_whole(self, turns: Sequence[Turn], rendered: str) -> None:
-        """Raise PromptError unless each text and each image of a conversation is in its rendering once."""
-        images, shown_images = sum(turn.parts.count(None) for turn in turns), rendered.count(IMAGE)
-        if images != shown_images:
-            raise PromptError(
-                f"the chat template of this checkpoint shows {shown_images} of {images} images: put images into turns "
-                "of the user"
-            )
-        for place, turn in enumerate(turns, 1):
-            # The number at the beginning is also found in Python's spelling of a list, which is no text of a prompt.
-            shown = [rendered.count(part[:7]) if part in rendered else 0 for part in turn.parts if part is not None]
-            if set(shown) - {1}:
-                raise PromptError(
-                    f"the chat template of this checkpoint shows the texts of turn {place}, of the {turn.role}, "
-                    f"{shown} times: it takes no such turn"
-                )
 
     def _render_public(self, messages: Sequence[Message]) -> str:
         system = self._default_system
         if system is not None and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": system}, *messages]
         return "".join(map(_public_turn, messages)) + f"{START}assistant\n"
+
+
+def _check_whole(turns: Sequence[Turn], rendered: str) -> None:
+    """Raise PromptError unless each text and each image of a conversation is in its rendering once."""
+    problem = "the chat template of this checkpoint shows"
+    images, shown = sum(turn.parts.count(None) for turn in turns), rendered.count(IMAGE)
+    if images != shown:
+        raise PromptError(f"{problem} {shown} of {images} images: put images into turns of the user")
+    for place, turn in enumerate(turns, 1):
+        # The number at the beginning is also found in Python's spelling of a list, which is no text of a prompt.
+        times = [rendered.count(part[:7]) if part in rendered else 0 for part in turn.parts if part is not None]
+        if set(times) - {1}:
+            raise PromptError(f"{problem} the texts of turn {place}, of the {turn.role}, {times} times: leave it out")
 
 
 def find_template(folder: Path) -> str | None:
