@@ -78,6 +78,7 @@ class Tokenizer:
         self.special = {text: index for text, index in self.added.items() if index in self._special}
         longest_first = sorted(map(re.escape, self.special), key=len, reverse=True)
         self._spelled = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
+        self._openings = frozenset(text[:1] for text in self.special)
         self._beginnings = re.compile(f"(?={self._spelled.pattern})")
 
     def _make_special(self, controls_to: int) -> frozenset[int]:
@@ -122,10 +123,12 @@ class Tokenizer:
 
         A mark follows the first character of each such spelling; all other text stays as a template may look for it.
         """
+        if self._openings.isdisjoint(text):
+            return text
         found = {match.start() for match in self._beginnings.finditer(text)}
         tails = range(max(0, len(text) - max(map(len, self.special), default=0)), len(text))
         found |= {place for place in tails if any(one.startswith(text[place:]) for one in self.special)}
-        return "".join(one + mark if place in found else one for place, one in enumerate(text)) if found else text
+        return "".join(one + mark if place in found else one for place, one in enumerate(text))
 
     def encode_template(self, text: str, mark: str) -> list[int]:
         """Encode a filled-in template, whose special tokens are meant as such; marks of `hide` are taken out again."""
