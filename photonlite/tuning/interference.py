@@ -8,11 +8,8 @@ sum to at most 1. (NanoFlow, arXiv 2408.12757, section 4.1.)
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from photonlite.errors import TuningError
-
-Resource = Literal["compute", "memory"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from photonlite.tuning.interference import Pair, table_of
 from photonlite.tuning.lanes import Card
 from photonlite.tuning.paces import SECONDS, alone, beside
-from photonlite.tuning.problem import Operation
 from photonlite.tuning.schedule import StreamTuning, Tuning
 from photonlite.tuning.search import search
 from photonlite.tuning.works import Work
@@ -78,19 +77,11 @@ def tuning_of(profile: Profile, made_for: Mapping[str, str]) -> Tuning:
     tuned = {}
     for streams, step in profile.steps.items():
         count = max(1, round(profile.encode[crops] / step))
-        operations = [
-            Operation("encode", "compute", crops, profile.encode),
-            Operation("decode", "memory", count, {size: size * step for size in sizes_of(count, 4)}, serial=True),
-        ]
+        decode = {size: size * step for size in sizes_of(count, 4)}
         pairs = tuple(profile.pairs[streams])
-        found = search(operations, {"memory": table_of(pairs)}, limit_s=_SEARCH_S)
-        shares = [
-            slot[2]
-            for piece, slot in zip(found.cut.pieces, found.plan.slots, strict=True)
-            if piece.operation == "encode"
-        ]
+        plan = search(profile.encode, decode, table_of(pairs), limit_s=_SEARCH_S)
         turns = profile.encode[crops] + count * step
-        tuned[streams] = StreamTuning(step, pairs, turns, found.plan.makespan, min(shares))
+        tuned[streams] = StreamTuning(step, pairs, turns, plan.makespan, plan.encode_share)
     return Tuning(made_for, tuned, max(tuned, key=lambda one: tuned[one].gain))
 
 

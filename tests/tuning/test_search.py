@@ -6,108 +6,94 @@ import pytest
 
 from photonlite.errors import TuningError
 from photonlite.tuning.interference import Pair, Point, Table, table_of
-from photonlite.tuning.plans import Plan, best_plan
-from photonlite.tuning.problem import Cut, Operation, Piece, cuts_of
-from photonlite.tuning.search import search
+from photonlite.tuning.search import Option, Plan, Slot, best_plan, search
 
 TABLE = table_of([Pair(64, 0.45, 0.75), Pair(32, 0.7, 0.45)])
+ENCODE = {3: 0.36 * 0.012, 6: 0.68 * 0.012, 9: 0.012}
+DECODE = {2: 0.004, 4: 0.008, 6: 0.012}
 
 
-def operations(encode: float = 0.012, step: float = 0.002, steps: int = 6) -> list[Operation]:
-    crops = {3: 0.36 * encode, 6: 0.68 * encode, 9: encode}
-    sizes = {size: size * step for size in (2, 4, 6) if size <= steps}
-    return [
-        Operation("encode", "compute", 9, crops),
-        Operation("decode", "memory", steps, sizes, serial=True),
-    ]
+def random_options(draw: random.Random) -> list[list[list[Option]]]:
+    """Return up to two pieces of each kind of whole seconds, so that some best plan has whole seconds too."""
+    seconds = [[draw.randint(1, 2) for _ in range(draw.randint(1, 2))] for _ in range(2)]
+    return [[[(1.0, one), (draw.uniform(0.2, 0.7), one + 1)] for one in own] for own in seconds]
 
 
-def random_cut(draw: random.Random) -> tuple[Cut, list[list[tuple[float, float]]]]:
-    """Return two or three pieces of whole seconds, so that some best plan has whole seconds too."""
-    resources = [draw.choice(["compute", "memory"]) for _ in range(draw.randint(2, 3))]
-    pieces = tuple(Piece(f"p{i}", one, 0, 1, draw.randint(1, 2)) for i, one in enumerate(resources))  # type: ignore[arg-type]
-    before = tuple(frozenset(j for j in range(i) if draw.random() < 0.25) for i in range(len(pieces)))
-    options = [[(1.0, one.seconds), (draw.uniform(0.2, 0.7), one.seconds + 1)] for one in pieces]
-    return Cut(pieces, before), options
-
-
-def least_makespan(cut: Cut, options: list[list[tuple[float, float]]]) -> float:
+def least_makespan(encode: list[list[Option]], decode: list[list[Option]]) -> float:
     """Return the least makespan by trying every whole second as the begin of each piece."""
-    horizon = int(sum(max(seconds for _, seconds in own) for own in options))
+    pieces = encode + decode
+    horizon = int(sum(max(seconds for _, seconds in own) for own in pieces))
     found = math.inf
-    for chosen in itertools.product(*options):
-        if (least := max(seconds for _, seconds in chosen)) >= found:
-            continue
-        for begins in itertools.product(range(horizon), repeat=len(chosen)):
-            slots = tuple(
-                (begin, begin + seconds, share) for begin, (share, seconds) in zip(begins, chosen, strict=True)
-            )
-            if least <= Plan(slots).makespan < found and is_possible(cut, Plan(slots)):
-                found = Plan(slots).makespan
+    for chosen in itertools.product(*pieces):
+        for begins in itertools.product(range(horizon), repeat=len(pieces)):
+            slots = [(at, at + seconds, share) for at, (share, seconds) in zip(begins, chosen, strict=True)]
+            end = max(slot[1] for slot in slots)
+            if end < found and is_possible(Plan(tuple(slots[: len(encode)]), tuple(slots[len(encode) :]))):
+                found = end
     return found
 
 
-def is_possible(cut: Cut, plan: Plan) -> bool:
-    """Whether pieces wait for those before them, have their resource alone, and share at most the whole GPU."""
-    for index, (begin, _, _) in enumerate(plan.slots):
-        running = [at for at, (low, high, _) in enumerate(plan.slots) if low <= begin + 1e-9 and begin < high - 1e-9]
-        waits = all(plan.slots[other][1] <= begin + 1e-9 for other in cut.before[index])
-        apart = len({cut.pieces[at].resource for at in running}) == len(running)
-        if not (waits and apart and sum(plan.slots[at][2] for at in running) <= 1 + 1e-6):
-            return False
-    return True
+def is_possible(plan: Plan) -> bool:
+    """Whether pieces of a kind follow one another, and shares of two pieces at once sum to at most 1."""
+    follow = all(one[1] <= two[0] + 1e-9 for own in (plan.encode, plan.decode) for one, two in itertools.pairwise(own))
+    fit = all(a[2] + b[2] <= 1 + 1e-6 for a, b in itertools.product(plan.encode, plan.decode) if meets(a, b))
+    return follow and fit
 
 
-@pytest.mark.parametrize("seed", range(20))
+def meets(one: Slot, other: Slot) -> bool:
+    return one[0] < other[1] - 1e-9 and other[0] < one[1] - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(12))
 def test_a_plan_is_possible_and_has_the_least_makespan(seed: int) -> None:
-    cut, options = random_cut(random.Random(seed))
+    encode, decode = random_options(random.Random(seed))
 
-    found = best_plan(cut, cut.before, options)
+    found = best_plan(encode, decode)
 
-    assert is_possible(cut, found)
-    assert found.makespan == least_makespan(cut, options)
+    assert is_possible(found)
+    assert found.makespan == least_makespan(encode, decode)
 
 
-def test_what_is_found_beats_turns_and_is_possible() -> None:
-    asked = operations()
-
-    found = search(asked, {"memory": TABLE})
+def test_a_schedule_beats_turns_and_is_possible() -> None:
+    found = search(ENCODE, DECODE, TABLE)
 
     turns = 0.024
-    assert turns / 1.25 < found.plan.makespan < turns / 1.1
-    assert is_possible(found.cut, found.plan)
+    assert turns / 1.25 < found.makespan < turns / 1.1
+    assert round(found.encode_share, 9) in (0.45, 0.7)
+    assert is_possible(found)
 
 
-def test_parts_that_gain_nothing_leave_turns() -> None:
-    asked = operations()
+def test_a_schedule_has_one_division_of_the_gpu() -> None:
+    found = search(ENCODE, DECODE, TABLE)
 
-    found = search(asked, {"memory": Table((Point(0.5, 0.3, 0.3, 0.3, 64),))})
-
-    assert found.plan.makespan == pytest.approx(0.024)
-    assert {share for _, _, share in found.plan.slots} == {1.0}
+    divided = {1 - share for _, _, share in found.encode} | {share for _, _, share in found.decode}
+    assert len({round(share, 9) for share in divided - {0.0, 1.0}}) == 1
 
 
-def test_serial_pieces_follow_one_another() -> None:
-    cut = next(one for one in cuts_of(operations()[1:], 3) if len(one.pieces) == 3)
+def test_divisions_that_gain_nothing_leave_turns() -> None:
+    found = search(ENCODE, DECODE, Table((Point(0.5, 0.3, 0.3, 0.3, 64),)))
 
-    assert cut.before == (frozenset(), frozenset({0}), frozenset({0, 1}))
+    assert found.makespan == pytest.approx(0.024)
+    assert found.encode_share == 1
+
+
+def test_without_a_division_work_takes_turns() -> None:
+    assert search(ENCODE, DECODE, Table(())).makespan == pytest.approx(0.024)
+
+
+def test_after_the_time_limit_the_first_plan_is_returned() -> None:
+    found = search(ENCODE, DECODE, TABLE, limit_s=0.0)
+
+    assert is_possible(found)
+    assert found.makespan >= search(ENCODE, DECODE, TABLE).makespan
 
 
 def test_shares_of_pieces_that_meet_sum_to_one_at_most() -> None:
-    cut = Cut((Piece("a", "compute", 0, 1, 1.0), Piece("b", "memory", 0, 1, 1.0)), (frozenset(),) * 2)
-
-    assert best_plan(cut, cut.before, [[(0.6, 1.0)]] * 2).makespan == pytest.approx(2)
-    assert best_plan(cut, cut.before, [[(0.5, 1.0)]] * 2).makespan == pytest.approx(1)
+    assert best_plan([[(0.6, 1.0)]], [[(0.6, 1.0)]]).makespan == pytest.approx(2)
+    assert best_plan([[(0.5, 1.0)]], [[(0.5, 1.0)]]).makespan == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("asked", "complaint"),
-    [
-        (Operation("a", "compute", 1, {1: 0.0}), "'a' needs seconds above 0"),
-        (Operation("a", "compute", 1, {1: float("nan")}), "'a' needs seconds above 0"),
-        (Operation("a", "compute", 5, {2: 1.0}), r"\[2\], fill its batch of 5"),
-    ],
-)
-def test_operations_that_cannot_be_cut_are_refused(asked: Operation, complaint: str) -> None:
-    with pytest.raises(TuningError, match=complaint):
-        search([asked], {"memory": TABLE})
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan])
+def test_times_of_nothing_are_refused(seconds: float) -> None:
+    with pytest.raises(TuningError, match="'encode' needs seconds above 0"):
+        search({1: seconds}, DECODE, TABLE)
