@@ -463,6 +463,10 @@ class VisionModel:
         """
         self._adapters.unload(name)
 
+    def check_call(self, method: str, **arguments: Any) -> None:
+        """Raise what a method would raise at once for these arguments; nothing is computed, no image is read."""
+        getattr(self._building, method)(**arguments)
+
     def metrics(self) -> dict[str, Any]:
         """Return what the engine has done and its present state: see :class:`photonlite.observe.EngineMetrics`."""
         return self._session.metrics()

@@ -56,37 +56,66 @@ class ServedModel(Protocol):
     def reads_several(self) -> bool: ...
     @property
     def image_limits(self) -> ImageLimits: ...
+    def check_call(self, method: str, **arguments: Any) -> None: ...
     def metrics(self) -> dict[str, Any]: ...
     def adapters(self) -> list[Adapter]: ...
     def load_adapter(self, adapter: str, *, name: str | None = None) -> Adapter: ...
     def unload_adapter(self, name: str) -> None: ...
 
 
-def count_parts(arguments: Mapping[str, Any], size: tuple[int, int] | None = None, sight: int = 1) -> int:
+def count_parts(
+    arguments: Mapping[str, Any], size: tuple[int, int] | None = None, sight: int = 1, *, least: bool = False
+) -> int:
     """Return how many requests a call makes of the engine: its names, times image and tiles.
 
-    Tiles are estimated without the image's size: as 3 x 3, unless rows and columns are given.
+    Without the image's size, tiles whose number depends on it count as 3 x 3, or as the fewest there can be.
     """
     names, tile = arguments.get("object"), check_tile(arguments.get("tile"))
     if tile is None:
         tiles = 0
     elif isinstance(tile, tuple):
         tiles = math.prod(tile)
+    elif size is not None:
+        tiles = len(cut_tiles(size, tile, sight))
     else:
-        tiles = 9 if size is None else len(cut_tiles(size, tile, sight))
-    return (len(names) if isinstance(names, list) else 1) * (1 + tiles)
+        tiles = 9 if not least else 2 * (tile == "auto")
+    return max(1, len(names) if isinstance(names, list) else 1) * (1 + tiles)
+
+
+def most_parts(config: ServerConfig) -> int:
+    """Return how many requests of the engine a call may make: never more than there are places, or a minute's."""
+    return min(config.max_parts, config.max_open, config.requests_per_minute or config.max_parts)
+
+
+def check_parts(parts: int, config: ServerConfig) -> int:
+    """Return the number of requests that a call makes of the engine; raises 422 over the limit."""
+    limit = most_parts(config)
+    if parts > limit:
+        message = f"names and tiles make {parts} requests, over the limit of {limit}: ask for fewer"
+        raise HttpError(422, message, code="over_limit", limit="max_parts")
+    return parts
+
+
+def check_call(model: ServedModel, call: Call) -> None:
+    """Raise what the model would refuse the call for, whatever its images show: a question, a schema, an adapter."""
+    model.check_call(call.skill, **_given(call))
 
 
 async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
     """Return the skill's result, its text an async iterator if streamed; cancelling the task cancels the request."""
+    result: Mapping[str, Any] = await getattr(model, f"a{call.skill}")(**_given(call))
+    return result
+
+
+def _given(call: Call) -> dict[str, Any]:
+    """Return the arguments of the skill's method of `VisionModel`."""
     options: dict[str, Any] = {name: getattr(call, name) for name in OPTIONS}
     if call.stream:
         options["stream"] = True
-    asked: Mapping[str, Any] = {"image": call.image, **call.arguments}
-    if call.skill == "chat":
-        asked = {**call.arguments, "messages": [_with_images(one, call.images) for one in call.arguments["messages"]]}
-    result: Mapping[str, Any] = await getattr(model, f"a{call.skill}")(**asked, **options)
-    return result
+    if call.skill != "chat":
+        return {"image": call.image, **call.arguments, **options}
+    messages = [_with_images(one, call.images) for one in call.arguments["messages"]]
+    return {**call.arguments, "messages": messages, **options}
 
 
 def image_places(arguments: Mapping[str, Any]) -> list[int]:
@@ -114,6 +143,7 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
     for name, given in texts.items():
         for text in given if isinstance(given, list) else [given]:
             _check_text(name, text, config.max_prompt_characters)
+    check_parts(count_parts(call.arguments, least=True), config)
     settings = _bounded_settings(call.arguments.get("settings"), config)
     deadline_s = min(call.deadline_s or config.deadline_s, config.deadline_s)
     return dataclasses.replace(call, arguments={**call.arguments, "settings": settings}, deadline_s=deadline_s)

@@ -11,19 +11,30 @@ from typing import Any, TypeVar
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
-from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError
+from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError, TruncatedError
 from photonlite.images.decode import image_size
 from photonlite.images.fetch import fetch
 from photonlite.images.source import DecodedImage, is_url
+from photonlite.results import Metrics
 from photonlite.server.bodies.reading import media_type
-from photonlite.server.calls import Call, ServedModel, ask_model, bounded, count_parts, image_places
+from photonlite.server.calls import (
+    Call,
+    ServedModel,
+    ask_model,
+    bounded,
+    check_call,
+    check_parts,
+    count_parts,
+    image_places,
+    most_parts,
+)
 from photonlite.server.config import ServerConfig
-from photonlite.server.errors import HttpError
+from photonlite.server.errors import CLIENT_CLOSED, HttpError, to_http
 from photonlite.server.images import RequestImages, from_data_uri, naming
 from photonlite.server.limits import callers
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.limiter import Hold, Permit, RateLimit, RequestLimiter, try_later
-from photonlite.server.limits.turns import EngineTurns, Kind, Turn, kind_of
+from photonlite.server.limits.turns import End, EngineTurns, Kind, Turn, kind_of
 from photonlite.server.transport.logs import count_tokens
 from photonlite.server.transport.streams import ClientWatch, WatchedStream
 from photonlite.server.transport.trace_context import request_id
@@ -185,12 +196,14 @@ class Ingress:
         Callers that pass a WebSocket or None cancel the task themselves. Raises 413, 422, 429, 499 and 503.
         """
         call, watch, turn = self._begin(call, permit, request)
-        answered = False
         try:
             result = await watch.run(self._ask(call, permit, watch.until, turn))
-            answered = True
+        except BaseException as error:
+            self._turns.leave(turn, _end_of(error))
+            raise
+        else:
+            self._turns.leave(turn, "answered", _busy_s(result))
         finally:
-            self._turns.leave(turn, answered=answered)
             await watch.close()
         count_tokens(request, result)
         return result
@@ -200,13 +213,13 @@ class Ingress:
         call, watch, turn = self._begin(call, permit, request)
         try:
             result = await watch.run(self._ask(call, permit, watch.until, turn))
-        except BaseException:
-            self._turns.leave(turn, answered=False)
+        except BaseException as error:
+            self._turns.leave(turn, _end_of(error))
             await watch.close()
             raise
 
         def on_end(answered: bool) -> None:
-            self._turns.leave(turn, answered=answered)
+            self._turns.leave(turn, "answered" if answered else "given up", _busy_s(result))
             if answered:
                 count_tokens(request, result)
 
@@ -218,7 +231,8 @@ class Ingress:
     def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, Turn]:
         self._check_alive()
         call = bounded(call, self.config, self.model.skills)
-        kind = kind_of(call)
+        check_call(self.model, call)
+        kind = kind_of(call, most_parts(self.config))
         watched = request if isinstance(request, Request) else None
         now = self.clock()
         passed = 0.0 if watched is None else now - permit.admitted
@@ -248,11 +262,11 @@ class Ingress:
                     images.append(await opened(one))
             call = dataclasses.replace(call, image=image, images=tuple(images))
             parts = await self._count_parts(call)
-            self.check_rate(permit.caller, parts - 1)
             left = until - self.clock()
             if left <= 0:
                 raise DeadlineError("no turn came in time: ask again when less is open")
             with permit.places(parts - 1):
+                self.check_rate(permit.caller, parts - 1)
                 result = await ask_model(self.model, dataclasses.replace(call, deadline_s=left, realtime=goes_first))
             if call.stream:
                 for hold in holds:
@@ -264,14 +278,7 @@ class Ingress:
         size = None
         if call.arguments.get("tile") is not None and call.image is not None:
             size = await asyncio.to_thread(image_size, call.image, self.model.image_limits)
-        parts = count_parts(call.arguments, size, self.model.sight)
-        limit = min(self.config.max_parts, self.config.max_open)  # more places than there are never come free
-        if self._rate is not None:
-            limit = min(limit, self.config.requests_per_minute or limit)
-        if parts > limit:
-            message = f"names and tiles make {parts} requests, over the limit of {limit}: ask for fewer"
-            raise HttpError(422, message, code="over_limit", limit="max_parts")
-        return parts
+        return check_parts(count_parts(call.arguments, size, self.model.sight), self.config)
 
     def _check_alive(self) -> None:
         if not self.model.alive:
@@ -306,6 +313,20 @@ async def _all(works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _end_of(error: BaseException) -> End:
+    """Return how a request without an answer has ended: one that was refused says nothing of the engine's time."""
+    if isinstance(error, TruncatedError):
+        return "answered"
+    status = to_http(error).status
+    return "refused" if status < 500 and status != CLIENT_CLOSED else "given up"
+
+
+def _busy_s(result: Mapping[str, Any]) -> float:
+    """Return the seconds that all requests of an answer took in the engine; 0 where they were not measured."""
+    metrics: Metrics | None = getattr(result, "metrics", None)
+    return metrics.encode_s + metrics.prefill_s + metrics.decode_s if metrics else 0.0
 
 
 def _unavailable(message: str, code: str) -> HttpError:

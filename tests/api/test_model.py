@@ -7,7 +7,14 @@ import torch
 from PIL import Image
 
 from photonlite.api import VisionModel
-from photonlite.errors import ImageNotFoundError, InputError, PromptError
+from photonlite.errors import (
+    CapacityError,
+    GrammarError,
+    ImageNotFoundError,
+    InputError,
+    PromptError,
+    UnknownAdapterError,
+)
 from photonlite.images.crops import cut_crops
 from photonlite.images.decode import load_image
 from photonlite.models.base import ModelView
@@ -149,6 +156,23 @@ def test_bad_input_is_a_typed_error_at_the_call(model: VisionModel, stream: bool
         run(model.acaption("nowhere.png", stream=stream))
     with pytest.raises(PromptError):
         run(model.aquery(IMAGE, "", stream=stream))
+
+
+def test_a_call_is_checked_without_being_made(model: VisionModel) -> None:
+    before = model.metrics()["counters"]["requests_submitted"]
+    model.check_call("detect", image=b"no image", object="mug")
+    wrong: list[tuple[str, dict[str, Any], type[Exception]]] = [
+        ("query", {"question": " "}, PromptError),
+        ("query", {"question": "?", "choices": ["one"] * 5000}, GrammarError),
+        ("detect", {"object": ["mug"] * 65}, PromptError),
+        ("caption", {"adapter": "none"}, UnknownAdapterError),
+        ("query", {"question": "word " * 790}, CapacityError),
+    ]
+    for skill, given, error in wrong:
+        with pytest.raises(error):
+            model.check_call(skill, image=b"no image", **given)
+
+    assert model.metrics()["counters"]["requests_submitted"] == before
 
 
 def test_an_image_encoded_by_the_async_twin_is_reused(model: VisionModel) -> None:

@@ -26,6 +26,7 @@ class FakeModel:
     Attributes:
         calls: What it was asked, in order.
         cancelled: Calls that were given up before they had their answer, streams among them.
+        refusal: Raised by `check_call`, which is asked before an image is decoded.
         error: Raised instead of an answer.
         failure: Raised instead of an answer that hung, when it is let go.
         late_error: Raised by streams after their first piece.
@@ -47,6 +48,7 @@ class FakeModel:
         self.waits_for_device = False
         self.calls: list[Call] = []
         self.cancelled = 0
+        self.refusal: BaseException | None = None
         self.error = error
         self.failure: BaseException | None = None
         self.late_error: BaseException | None = None
@@ -103,6 +105,10 @@ class FakeModel:
         result: Any = Caption("") if call.skill == "caption" else Answer("")
         result["caption" if call.skill == "caption" else "answer"] = FakeText(self, result)
         return result
+
+    def check_call(self, method: str, **arguments: Any) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def adapters(self) -> list[Adapter]:
         return list(self.named.values())

@@ -9,11 +9,19 @@ from PIL import Image
 from starlette.requests import Request
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageFetchError, ImageTooLargeError, ImageUrlError
+from photonlite.errors import (
+    ImageDecodeError,
+    ImageFetchError,
+    ImageTooLargeError,
+    ImageUrlError,
+    SchemaError,
+    TruncatedError,
+)
 from photonlite.images.memory import needed_bytes
 from photonlite.server.calls import Call
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, to_http
+from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.callers import Caller, WrongKeyDelay
 from photonlite.server.limits.limiter import Hold
@@ -474,6 +482,71 @@ def test_names_times_tiles_are_limited() -> None:
         assert "names and tiles make 6 requests, over the limit of 5" in str(error)
         await asked(ingress(fake, max_parts=6), SEVERAL)
         assert len(fake.calls) == 1
+
+    run(main())
+
+
+class Undecoded(RequestImages):
+    async def open(self, data: bytes, hold: Hold) -> bytes:
+        raise AssertionError("the image of a request that is refused was decoded")
+
+
+@pytest.mark.parametrize("tile", [[8, 8], "auto"])
+def test_too_many_parts_are_refused_before_an_image_is_decoded_or_a_turn_taken(tile: Any) -> None:
+    async def main() -> None:
+        entry = Ingress(ServerConfig(), FakeModel(), Clock(), Undecoded())
+        call = Call("detect", PNG, {"object": [f"n{index}" for index in range(64)], "tile": tile})
+        assert (await refusal(asked(entry, call))).code == "over_limit"
+        assert not entry._turns._absent  # it has never joined
+
+    run(main())
+
+
+def test_what_the_model_refuses_is_refused_before_an_image_is_decoded_or_a_turn_taken() -> None:
+    async def main() -> None:
+        fake = FakeModel()
+        fake.refusal = SchemaError("no such keyword")
+        entry = Ingress(ServerConfig(), fake, Clock(), Undecoded())
+        assert (await refusal(asked(entry, Call("query", PNG, {"question": "?", "schema": {}})))).status == 400
+        assert not entry._turns._absent
+
+    run(main())
+
+
+def test_what_was_refused_in_its_turn_is_no_measurement() -> None:
+    async def main() -> None:
+        clock, fake = Clock(), FakeModel()
+
+        class Slow(RequestImages):
+            async def open(self, data: bytes, hold: Hold) -> bytes:
+                clock.now += 10
+                return data
+
+        entry = Ingress(ServerConfig(max_parts=4), fake, clock, Slow())
+        many = Call("detect", encoded((800, 600)), {"object": "mug", "tile": "auto"})
+        fake.error = ImageDecodeError("broken")
+        costs = entry._turns._costs
+        for call, code in ((many, "over_limit"), (Call("caption", PNG, {}), "invalid_image")):
+            assert (await refusal(asked(entry, call))).code == code
+        assert costs._known[None].count == 0
+        fake.error = TruncatedError("over max_tokens")  # all the work was done
+        await refusal(asked(entry, Call("caption", PNG, {}, strict=True)))
+        assert costs._known[None].count == 1
+
+    run(main())
+
+
+def test_parts_without_a_place_are_not_counted_against_the_rate() -> None:
+    async def main() -> None:
+        fake = FakeModel()
+        fake.hang()
+        entry = ingress(fake, max_open=8, requests_per_minute=14)
+        one = asyncio.ensure_future(asked(entry, SEVERAL))
+        await fake.begun.wait()
+        assert (await refusal(asked(entry, SEVERAL))).code == "queue_full"
+        fake.release()
+        await one
+        await asked(entry, SEVERAL)  # 6, 1 and 6
 
     run(main())
 

@@ -20,10 +20,11 @@ import asyncio
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from photonlite.server.calls import Call, count_parts
 from photonlite.server.limits.callers import Caller
+from photonlite.skills.search import MAX_REQUESTS
 
 _PRESENT_S: Final = 60.0  # seconds after its last answer for which a caller counts as present
 _MOST_ABSENT: Final = 1024  # callers without a request that are remembered
@@ -34,6 +35,8 @@ _ENOUGH: Final = 4  # answers that a mean needs
 _MARGIN: Final = 1.1
 _SPREADS: Final = 3.0  # standard deviations that an upper estimate adds: one in fifty exponential values is larger
 
+End: TypeAlias = Literal["answered", "given up", "refused"]
+
 
 class Kind(NamedTuple):
     """Requests that are expected to cost about the same."""
@@ -42,16 +45,19 @@ class Kind(NamedTuple):
     images: int  # binary digits of their number
     form: bool  # constrained by a schema, choices or a pattern
     reasoning: bool
-    length: int  # binary digits of the limit of tokens or objects
+    length: int  # binary digits of the limit of tokens or objects, or of the number of choices
     parts: int = 1  # requests that it makes of the engine, about: a power of two
 
 
-def kind_of(call: Call) -> Kind:
+def kind_of(call: Call, most_parts: int = MAX_REQUESTS) -> Kind:
+    """Return the kind of a call, which makes at most so many requests of the engine, or is refused."""
     arguments = call.arguments
     settings: Any = arguments.get("settings") or {}
     limit = settings.get("max_tokens" if call.skill in ("caption", "query", "chat") else "max_objects", 0)
+    limit = len(arguments.get("choices") or ()) or limit
     form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
-    length, parts = int(limit).bit_length(), 1 << (count_parts(arguments) - 1).bit_length()
+    length = int(limit).bit_length()
+    parts = min(most_parts, 1 << (count_parts(arguments) - 1).bit_length())
     images = len(call.images) + (call.image is not None)
     return Kind(call.skill, images.bit_length(), form, bool(arguments.get("reasoning")), length, parts)
 
@@ -82,12 +88,12 @@ class Costs:
     def __init__(self) -> None:
         self._known: dict[Kind | None, RunningMean] = {None: RunningMean()}
 
-    def add(self, kind: Kind, seconds: float, *, answered: bool) -> None:
+    def add(self, kind: Kind, seconds: float, end: End) -> None:
         """Count a request: one given up counts with the mean added, and not at all if it was given up early."""
         mean = self.of(kind).mean
-        if answered or seconds > 0.9 * mean:
+        if end == "answered" or (end == "given up" and seconds > 0.9 * mean):
             for key in (kind, None):
-                self._known.setdefault(key, RunningMean()).add(seconds if answered else seconds + mean)
+                self._known.setdefault(key, RunningMean()).add(seconds if end == "answered" else seconds + mean)
 
     def of(self, kind: Kind) -> RunningMean:
         return self._known.get(kind, self._known[None])
@@ -183,8 +189,8 @@ class EngineTurns:
         self._grant()
         return turn
 
-    def leave(self, turn: Turn, *, answered: bool) -> None:
-        """End a turn, or the wait for it; `answered` says whether the engine completed it. Idempotent."""
+    def leave(self, turn: Turn, end: End, busy_s: float = 0.0) -> None:
+        """End a turn, or the wait for it; its requests took `busy_s` seconds in the engine together. Idempotent."""
         if turn.left:
             return
         turn.left = True
@@ -198,11 +204,13 @@ class EngineTurns:
             self._inside.remove(turn)
             line.inside -= turn.kind.parts
             each, seconds = self._work - turn.entered, self._at - turn.begun
-            used = each * turn.kind.parts
+            # Some calls make more requests than their kind says, such as those that score choices.
+            together = min(self._batch, busy_s / seconds) if seconds else 0.0
+            used = each * max(turn.kind.parts, together)
             line.charge(used - turn.charged)
-            if answered and each and seconds / each <= self._batch:  # else it also waited inside
+            if end == "answered" and each and seconds / each <= self._batch:  # else it also waited inside
                 self._crowding.setdefault(turn.kind, Crowding()).add(seconds / each, seconds)
-            self._costs.add(turn.kind, used, answered=answered)
+            self._costs.add(turn.kind, used, end)
         self._least = max(self._least, min(other.used for other in self._busy.values()))
         if not (line.inside or line.queue):
             del self._busy[line.caller.id]
@@ -229,7 +237,8 @@ class EngineTurns:
             factor = 1 + sum(min(self._sum_of(other.waiting), most * other.caller.weight) for other in others) / mean
             mean, variance = mean * factor, variance * factor**2
         if kind is not None:
-            sharing = self._parts_inside / kind.parts + 1
+            # Of a request of many parts, as many count as of a caller that fills the engine alone.
+            sharing = sum(min(turn.kind.parts, self._alone) for turn in self._inside) / kind.parts + 1
             mean += cost * sharing
             variance += self._costs.of(kind).variance_of_sum(1) * sharing**2
         return _MARGIN * (mean + _SPREADS * math.sqrt(variance))

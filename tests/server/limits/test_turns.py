@@ -10,6 +10,7 @@ from photonlite.server.calls import Call, Skill
 from photonlite.server.limits import turns as module
 from photonlite.server.limits.callers import Caller
 from photonlite.server.limits.turns import Costs, Crowding, EngineTurns, Kind, RunningMean, Turn, kind_of
+from photonlite.skills.search import MAX_REQUESTS
 from tests.serving import run
 
 A, B, C, TWICE = Caller("a"), Caller("b"), Caller("c"), Caller("twice", weight=2)
@@ -50,7 +51,7 @@ def oldest(*asked: list[Turn]) -> Turn:
 
 def answer(turns: EngineTurns, clock: Clock, turn: Turn, seconds: float = 1.0) -> None:
     clock.now += seconds
-    turns.leave(turn, answered=True)
+    turns.leave(turn, "answered")
 
 
 def learn(turns: EngineTurns, clock: Clock, kind: Kind = KIND, cost: float = 1.0, times: int = 4) -> None:
@@ -185,12 +186,12 @@ def test_real_time_of_a_lone_caller_always_goes_first(turns: EngineTurns, clock:
 @checked
 def test_a_request_that_leaves_while_waiting_is_removed(turns: EngineTurns, clock: Clock) -> None:
     asked = [turns.join(A, KIND) for _ in range(7)]
-    turns.leave(asked[5], answered=False)
-    turns.leave(asked[5], answered=False)
+    turns.leave(asked[5], "given up")
+    turns.leave(asked[5], "given up")
     answer(turns, clock, asked[0])
     assert inside(asked) == [*asked[1:5], asked[6]]
     for turn in asked:
-        turns.leave(turn, answered=False)
+        turns.leave(turn, "given up")
     assert not turns._busy
     assert not turns._inside
 
@@ -206,15 +207,15 @@ def test_a_task_cancelled_as_its_turn_comes_leaves_nothing_behind() -> None:
                 await turn.granted
                 pytest.fail("it was cancelled")
             finally:
-                turns.leave(turn, answered=False)
+                turns.leave(turn, "given up")
 
         task = asyncio.ensure_future(wait())
         await asyncio.sleep(0)
         task.cancel()
-        turns.leave(asked[0], answered=True)  # its turn comes between its cancellation and its end
+        turns.leave(asked[0], "answered")  # its turn comes between its cancellation and its end
         with suppress(asyncio.CancelledError):
             await task
-        turns.leave(asked[1], answered=True)
+        turns.leave(asked[1], "answered")
         assert not turns._busy
 
     run(main())
@@ -278,6 +279,7 @@ def test_calls_of_about_the_same_cost_have_one_kind() -> None:
     assert first != kind_of(call(settings={"max_tokens": 512}))
     assert first != kind_of(call(image=b"x", settings={"max_tokens": 300}))
     assert first != kind_of(call(choices=["a", "b"], settings={"max_tokens": 300}))
+    assert kind_of(call(choices=["a"] * 3)) != kind_of(call(choices=["a"] * 64))
     assert first != kind_of(call(reasoning=True, settings={"max_tokens": 300}))
     assert kind_of(call("detect", settings={"max_tokens": 300, "max_objects": 3})).length == 2
 
@@ -311,19 +313,19 @@ def test_a_sum_is_less_certain_the_fewer_values_are_known() -> None:
 def test_a_kind_without_answers_costs_what_other_kinds_cost() -> None:
     costs = Costs()
     assert costs.of(KIND).mean == 0
-    costs.add(OTHER, 2.0, answered=True)
+    costs.add(OTHER, 2.0, "answered")
     assert costs.of(KIND).mean == 2
-    costs.add(KIND, 4.0, answered=True)
+    costs.add(KIND, 4.0, "answered")
     assert (costs.of(KIND).mean, costs.of(OTHER).mean) == (4, 2)
 
 
 def test_requests_given_up_late_count_as_longer_and_those_given_up_early_are_skipped() -> None:
     costs = Costs()
-    costs.add(KIND, 4.0, answered=False)
+    costs.add(KIND, 4.0, "given up")
     assert costs.of(KIND).mean == 4  # before anything else is known
-    costs.add(KIND, 1.0, answered=False)
+    costs.add(KIND, 1.0, "given up")
     assert costs.of(KIND).mean == 4
-    costs.add(KIND, 6.0, answered=False)
+    costs.add(KIND, 6.0, "given up")
     assert costs.of(KIND).mean == (4 + 6 + 4) / 2
 
 
@@ -361,6 +363,46 @@ def test_names_and_tiles_count_as_requests() -> None:
     assert parts(tile="auto", object=["mug", "key"]) == 32
 
 
+def test_a_call_counts_for_no_more_requests_than_it_may_make() -> None:
+    hostile = Call("detect", b"", {"object": [f"n{index}" for index in range(64)], "tile": [8, 8]})
+    assert kind_of(hostile, 60).parts == 60
+    assert kind_of(hostile).parts == MAX_REQUESTS
+
+
+@checked
+def test_a_request_that_was_refused_changes_no_estimate(turns: EngineTurns, clock: Clock) -> None:
+    learn(turns, clock)
+    refused, mine = turns.join(B, OTHER._replace(parts=64)), turns.join(A, KIND)
+    before = turns._costs.of(OTHER).mean
+    clock.now += 100
+    turns.leave(refused, "refused")
+    turns.leave(mine, "refused")
+
+    assert turns._costs.of(OTHER).mean == turns._costs.of(KIND).mean == before
+    assert turns._absent["b"][0] > 50  # but its caller pays for the time
+
+
+@checked
+def test_one_request_adds_no_more_to_an_estimate_than_a_caller_that_fills_the_engine(
+    turns: EngineTurns, clock: Clock
+) -> None:
+    learn(turns, clock)
+    turns.join(A, KIND)
+    turns.join(B, KIND._replace(parts=64))
+
+    assert turns.expected_s(A, KIND) == pytest.approx(1.1 * (1 + 1 + 5))
+
+
+@checked
+def test_a_call_pays_for_requests_that_it_made_at_the_same_time(turns: EngineTurns, clock: Clock) -> None:
+    for caller, busy_s in ((A, 3.0), (B, 9.0), (C, 1000.0)):
+        turn = turns.join(caller, KIND)
+        clock.now += 3.0
+        turns.leave(turn, "answered", busy_s)
+
+    assert [turns._absent[name][0] for name in "abc"] == pytest.approx([3.0, 3.0 + 9.0, 12.0 + 12.0])
+
+
 MANY = KIND._replace(parts=4)
 
 
@@ -384,7 +426,7 @@ def test_a_request_of_many_parts_keeps_no_other_caller_out(turns: EngineTurns, c
 def test_a_caller_pays_for_each_part(turns: EngineTurns, clock: Clock) -> None:
     many, one = turns.join(A, MANY), turns.join(B, KIND)
     clock.now += 5.0
-    turns.leave(many, answered=True)
-    turns.leave(one, answered=True)
+    turns.leave(many, "answered")
+    turns.leave(one, "answered")
 
     assert turns._absent["a"][0] == pytest.approx(4 * turns._absent["b"][0])
