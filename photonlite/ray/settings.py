@@ -70,7 +70,7 @@ def read_service_settings(given: Mapping[str, Any], environ: Mapping[str, str] =
     values = {cls: _given(cls, given) for cls in known}
     found = gather(values, None, environ, RaySettings)
     serve = serve_settings(found)
-    if serve.server.expose:  # the proxies listen: which name a client has asked for is not known here
+    if serve.server.expose:  # the proxies listen, at addresses that are not known here
         serve = serve._replace(server=dataclasses.replace(serve.server, host="0.0.0.0"))
     return ServiceSettings(serve, build(RaySettings, found[RaySettings]))
 

@@ -61,11 +61,11 @@ class ServerConfig:
         url_hosts: Hosts that images may be fetched from over https; none by default.
         cors_origins: Origins, such as "https://example.com", whose pages may call the server; "*" for all.
         allow_hosts: Names, without port, accepted as Host of requests beside loopback's and the server's address.
-            Without keys on loopback, requests with any other Host are refused, which prevents DNS rebinding. With
-            keys, or beyond loopback, Host is checked only if names are given.
+            Without keys, requests with any other name as Host are refused, which prevents DNS rebinding; beyond
+            loopback, IP addresses are accepted. With keys, Host is checked only if names are given.
         model_aliases: More names for the served model in requests. Moondream's own client sends "moondream3-preview"
             in conversations by default.
-        expose: Whether it may listen beyond loopback without keys.
+        expose: Whether it may listen beyond loopback without keys; see `allow_hosts` for the names it answers to.
 
     Raises:
         SettingsError: A value is out of its range, or the server would answer everybody on a network without
@@ -112,7 +112,8 @@ class ServerConfig:
         if not (self.is_local or self.api_keys or self.expose):
             raise SettingsError(
                 f"host {self.host!r} can be reached from other machines, and there are no API keys: "
-                "give keys (--api-key-file), or expose=True (--expose) to answer everybody who can reach it"
+                "give keys (--api-key-file), or expose=True (--expose) to answer everybody who can reach it (at an IP "
+                "address, or a name of --allow-host)"
             )
 
     @property

@@ -46,7 +46,7 @@ def test_text_is_read_as_on_a_command_line() -> None:
     assert (made.serve.choice.model, made.serve.engine.fused) == ("some/model", False)
 
 
-def test_an_exposed_service_answers_under_any_name() -> None:
+def test_an_exposed_service_answers_beyond_its_machine() -> None:
     assert read({}).serve.server.is_local
     assert not read({"expose": True}).serve.server.is_local
 

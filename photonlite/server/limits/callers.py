@@ -75,12 +75,12 @@ def chosen_protocol(offered: Sequence[str]) -> str | None:
 def check_host(connection: HTTPConnection, config: ServerConfig) -> None:
     """Refuse a request whose Host is not the server's: 421, which prevents DNS rebinding.
 
-    A page can resolve its own name to 127.0.0.1; the browser then sends requests here that pass CORS and the check of
-    origins. A server with keys is safe, since the page would have to know one.
+    A page can resolve its own name to an address of the server; the browser then sends requests here that pass CORS and
+    the check of origins. A server with keys is safe, since the page would have to know one. An IP address as Host is
+    safe, too: no page can resolve it to another one.
     """
     host = connection.headers.get("host")  # HTTP/1.0 has none, and no browser speaks it
-    checks = (config.is_local and not config.api_keys) or config.allow_hosts
-    if not checks or host is None:
+    if (config.api_keys and not config.allow_hosts) or host is None:
         return
     parts = _HOST.fullmatch(host.strip())
     name = "" if parts is None else parts[1].strip("[]").lower().removesuffix(".")
@@ -88,9 +88,9 @@ def check_host(connection: HTTPConnection, config: ServerConfig) -> None:
     if name and name in ("localhost", here[0], *map(str.lower, (config.host, *config.allow_hosts))):
         return
     with suppress(ValueError):
-        if ipaddress.ip_address(name).is_loopback:
+        if ipaddress.ip_address(name).is_loopback or not config.is_local:
             return
-    message = f"this server does not answer as {host[:100]!r}: ask 127.0.0.1, or start it with --allow-host"
+    message = f"this server does not answer as {host[:100]!r}: ask for its IP address, or start it with --allow-host"
     raise HttpError(421, message, code="unknown_host")
 
 

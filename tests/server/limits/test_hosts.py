@@ -1,5 +1,6 @@
 """A page whose name leads to this machine reaches no server of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
+from tests.deploy.files import environment, settings_of, text_of
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
 from tests.server.live import live
@@ -16,6 +18,9 @@ from tests.serving import run
 FOREIGN = ("evil.example", "evil.example:2020", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]",
            "", "localhost:x", "[localhost", "localhost, evil.example")  # fmt: skip
 OWN = ("localhost", "LocalHost:2020", "localhost.", "127.0.0.1", "127.0.0.1:80", "127.8.9.1", "[::1]", "[::1]:2020")
+
+
+EXPOSED: dict[str, Any] = {"host": "0.0.0.0", "expose": True}
 
 
 def ask(name: str, fake: FakeModel | None = None, path: str = "/v1/query", **settings: Any) -> Exchange:
@@ -65,13 +70,33 @@ def test_names_can_be_allowed() -> None:
     assert ask("evil.example", **allowed).status == 421
 
 
-def test_with_keys_or_beyond_loopback_any_host_is_accepted_unless_names_are_given() -> None:
-    network: dict[str, Any] = {"host": "0.0.0.0", "expose": True}
+@pytest.mark.parametrize(
+    "host", ["evil.example", "robot.local:2020", "0x7f.1", "127.1", "1.2.3.4.evil.example", "[evil]"]
+)
+@pytest.mark.parametrize("names", [(), ("robot",)])
+def test_an_exposed_server_without_keys_answers_to_no_unknown_name(host: str, names: tuple[str, ...]) -> None:
+    assert ask(host, **EXPOSED, allow_hosts=names).status == 421
 
-    assert ask("evil.example", **network).status == 200
+
+@pytest.mark.parametrize("host", [*OWN, "192.168.0.7:2020", "172.17.0.2", "[2001:db8::7]:80"])
+def test_an_exposed_server_answers_at_any_ip_address_since_no_page_can_rebind_it(host: str) -> None:
+    assert ask(host, **EXPOSED).status == 200
+
+
+def test_the_first_example_of_docker_is_protected(tmp_path: Path) -> None:
+    [line] = [line for line in text_of("Dockerfile").splitlines() if line.endswith("--expose")]
+    arguments = line.partition("photonlite serve ")[2].split()
+    config = settings_of(environment(), tmp_path, *arguments).server
+    app = create_app(FakeModel(), config)
+    for host, status in (("localhost:2020", 200), ("127.0.0.1:2020", 200), ("evil.example:2020", 421)):
+        assert run(post(app, "/v1/query", {"question": "why?"}, {"host": host})).status == status
+
+
+def test_with_keys_any_host_is_accepted_unless_names_are_given() -> None:
     assert ask("evil.example", api_keys=("k",)).status == 401
-    assert ask("evil.example", **network, allow_hosts=("robot",)).status == 421
-    assert ask("robot", **network, allow_hosts=("robot",)).status == 200
+    assert ask("evil.example", **EXPOSED, api_keys=("k",)).status == 401
+    assert ask("evil.example", **EXPOSED, api_keys=("k",), allow_hosts=("robot",)).status == 421
+    assert ask("robot", **EXPOSED, allow_hosts=("robot",)).status == 200
 
 
 def test_the_address_of_the_connection_is_accepted_as_host() -> None:
