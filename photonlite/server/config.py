@@ -34,6 +34,8 @@ class ServerConfig:
         key_weights: Share of a key relative to others: 2 gets twice as much as 1, the default.
         metrics_keys: Keys that may read `/metrics`, which cover all callers. A server's only key always may.
         admin_keys: Those of the keys that may load and unload adapters; without any, nobody may.
+        adapter_root: Folder inside which adapters must lie that are loaded through `/v1/adapters`, symbolic links
+            resolved; relative paths begin there, and Hub ids are refused. None lets keys with `admin` load any.
         max_body_bytes: Size of a request's body, and of a frame of a WebSocket.
         max_images: Places of images in a conversation, where the model reads several; other requests have one image.
         max_prompt_characters: Length of a question, of an object's name, or of all messages of a conversation.
@@ -78,6 +80,7 @@ class ServerConfig:
     key_weights: Mapping[str, float] = field(default_factory=dict, hash=False, metadata={"flag": None})
     metrics_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
     admin_keys: tuple[str, ...] = field(default=(), metadata={"flag": None})
+    adapter_root: str | None = None
     max_body_bytes: int = setting(32 * MIB, least=1)
     max_images: int = setting(8, least=1)
     max_prompt_characters: int = setting(4000, least=1)

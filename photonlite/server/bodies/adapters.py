@@ -11,7 +11,7 @@ from photonlite.server.bodies.base import Body, Count, Text
 class AdapterRequest(Body):
     """An adapter to load."""
 
-    adapter: Text = Field(description="A folder, a .safetensors file or a Hub id, as the server sees it.")
+    adapter: Text = Field(description="A folder, a .safetensors file or a Hub id, as the server sees and allows it.")
     name: Text | None = Field(None, description="What requests call it; the name of the folder unless given.")
 
 

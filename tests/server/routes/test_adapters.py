@@ -1,9 +1,11 @@
 """Adapters over HTTP: which requests name one, and who may load and unload them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from photonlite.models.shards import ADAPTER_CONFIG_NAME, ADAPTER_NAME
 from tests.server.asgi import Exchange, post
 from tests.server.fake import FakeModel
 from tests.server.parts import DATA_URI, server
@@ -112,6 +114,55 @@ def test_nobody_else_does(key: str | None, status: int, code: str, method: str, 
 def test_a_server_without_keys_lets_nobody_load_any() -> None:
     answer = run(post(server(shelf()), "/v1/adapters", {"adapter": "other"}))
     assert (answer.status, answer.code) == (403, "admin_refused")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of adapters: one that lies in it, and links in it that lead out of it."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "shelf", outside, root / "half"):
+        folder.mkdir(parents=True)
+        for name in (ADAPTER_NAME, ADAPTER_CONFIG_NAME):
+            (folder / name).touch()
+    (root / "other.safetensors").touch()
+    (root / "linked").symlink_to(outside)
+    (root / "inside").symlink_to(root / "shelf")
+    (root / "file.safetensors").symlink_to(outside / ADAPTER_NAME)
+    (root / "half" / ADAPTER_NAME).unlink()
+    (root / "half" / ADAPTER_NAME).symlink_to(outside / ADAPTER_NAME)
+    return root
+
+
+def load_within(root: Path, adapter: str) -> tuple[Exchange, FakeModel]:
+    app = server(fake := FakeModel(), **KEYS, adapter_root=str(root))
+    return run(post(app, "/v1/adapters", {"adapter": adapter, "name": "it"}, {"authorization": "Bearer admin"})), fake
+
+
+@pytest.mark.parametrize("adapter", ["shelf", "./shelf/", "inside", "other.safetensors", "shelf/../shelf", "absolute"])
+def test_adapters_inside_the_root_are_loaded(root: Path, adapter: str) -> None:
+    given = str(root / "shelf") if adapter == "absolute" else adapter
+    answer, fake = load_within(root, given)
+    assert answer.status == 200
+    assert Path(fake.named["it"].source).resolve().is_relative_to(root)
+
+
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        *("../outside", "..", "/", "/etc", "linked", "file.safetensors", "half", "owner/../.."),
+        *("shelf\0", "x" * 5000, "shelf/../../outside"),
+    ],
+)
+def test_adapters_outside_the_root_are_refused_also_through_links(root: Path, adapter: str) -> None:
+    answer, fake = load_within(root, adapter)
+    assert (answer.status, answer.code, fake.named) == (403, "adapter_refused", {})
+    assert "--adapter-root" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["owner/name", "~/name"])
+def test_hub_ids_and_homes_are_paths_inside_the_root(root: Path, name: str) -> None:
+    _, fake = load_within(root, name)
+    assert fake.named["it"].source == str(root / name)
 
 
 @pytest.mark.parametrize(
