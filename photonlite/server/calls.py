@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Protocol
 from photonlite.api.adapters import Adapter
 from photonlite.api.tasks import OPTIONS
 from photonlite.config import ImageLimits
+from photonlite.grammar.prompts import Size
 from photonlite.images.source import DecodedImage
 from photonlite.request import SamplingSettings
 from photonlite.server.config import ServerConfig
@@ -43,6 +44,8 @@ class ServedModel(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def device(self) -> object: ...
+    @property
     def skills(self) -> tuple[str, ...]: ...
     @property
     def max_batch(self) -> int: ...
@@ -63,42 +66,29 @@ class ServedModel(Protocol):
     def unload_adapter(self, name: str) -> None: ...
 
 
-def count_parts(
-    arguments: Mapping[str, Any], size: tuple[int, int] | None = None, sight: int = 1, *, least: bool = False
-) -> int:
+def count_parts(arguments: Mapping[str, Any], size: Size | None = None, sight: int = 1, unknown: int = 9) -> int:
     """Return how many requests a call makes of the engine: its names, times image and tiles.
 
-    Without the image's size, tiles whose number depends on it count as 3 x 3, or as the fewest there can be.
+    Tiles whose number depends on the image count as `unknown` without its size.
     """
     names, tile = arguments.get("object"), check_tile(arguments.get("tile"))
     if tile is None:
         tiles = 0
     elif isinstance(tile, tuple):
         tiles = math.prod(tile)
-    elif size is not None:
-        tiles = len(cut_tiles(size, tile, sight))
     else:
-        tiles = 9 if not least else 2 * (tile == "auto")
+        tiles = unknown if size is None else len(cut_tiles(size, tile, sight))
     return max(1, len(names) if isinstance(names, list) else 1) * (1 + tiles)
-
-
-def most_parts(config: ServerConfig) -> int:
-    """Return how many requests of the engine a call may make: never more than there are places, or a minute's."""
-    return min(config.max_parts, config.max_open, config.requests_per_minute or config.max_parts)
 
 
 def check_parts(parts: int, config: ServerConfig) -> int:
     """Return the number of requests that a call makes of the engine; raises 422 over the limit."""
-    limit = most_parts(config)
+    # There are never more free places, or requests of a minute, than these.
+    limit = min(config.max_parts, config.max_open, config.requests_per_minute or config.max_parts)
     if parts > limit:
         message = f"names and tiles make {parts} requests, over the limit of {limit}: ask for fewer"
         raise HttpError(422, message, code="over_limit", limit="max_parts")
     return parts
-
-
-def check_call(model: ServedModel, call: Call) -> None:
-    """Raise what the model would refuse the call for, whatever its images show: a question, a schema, an adapter."""
-    model.check_call(call.skill, **_given(call))
 
 
 async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
@@ -109,13 +99,12 @@ async def ask_model(model: ServedModel, call: Call) -> Mapping[str, Any]:
 
 def _given(call: Call) -> dict[str, Any]:
     """Return the arguments of the skill's method of `VisionModel`."""
-    options: dict[str, Any] = {name: getattr(call, name) for name in OPTIONS}
-    if call.stream:
-        options["stream"] = True
-    if call.skill != "chat":
-        return {"image": call.image, **call.arguments, **options}
-    messages = [_with_images(one, call.images) for one in call.arguments["messages"]]
-    return {**call.arguments, "messages": messages, **options}
+    given: dict[str, Any] = {**call.arguments, **{name: getattr(call, name) for name in OPTIONS}}
+    if call.skill == "chat":
+        given["messages"] = [_with_images(one, call.images) for one in given["messages"]]
+    else:
+        given["image"] = call.image
+    return given | {"stream": True} if call.stream else given
 
 
 def image_places(arguments: Mapping[str, Any]) -> list[int]:
@@ -130,8 +119,9 @@ def _with_images(message: Mapping[str, Any], images: Sequence[object]) -> dict[s
     return {**message, "content": [one | {"image": images[one["image"]]} if "image" in one else one for one in parts]}
 
 
-def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
-    """Check a call, 422 if the server's limits or the model's skills refuse it, and fill in what it leaves out."""
+def bounded(call: Call, config: ServerConfig, model: ServedModel) -> Call:
+    """Check a call and fill in what it leaves out; raises what the limits (422) or the model refuse it for."""
+    skills = model.skills
     if ("query" if call.skill == "chat" else call.skill) not in skills:
         raise HttpError(422, f"this model cannot {call.skill}: it can {', '.join(skills)}", code="unsupported_skill")
     if call.image is None and call.skill not in ("query", "chat"):
@@ -143,10 +133,13 @@ def bounded(call: Call, config: ServerConfig, skills: tuple[str, ...]) -> Call:
     for name, given in texts.items():
         for text in given if isinstance(given, list) else [given]:
             _check_text(name, text, config.max_prompt_characters)
-    check_parts(count_parts(call.arguments, least=True), config)
+    least = count_parts(call.arguments, unknown=2 * (call.arguments.get("tile") == "auto"))
+    check_parts(least, config)
     settings = _bounded_settings(call.arguments.get("settings"), config)
     deadline_s = min(call.deadline_s or config.deadline_s, config.deadline_s)
-    return dataclasses.replace(call, arguments={**call.arguments, "settings": settings}, deadline_s=deadline_s)
+    call = dataclasses.replace(call, arguments={**call.arguments, "settings": settings}, deadline_s=deadline_s)
+    model.check_call(call.skill, **_given(call))
+    return call
 
 
 def _check_text(name: str, text: object, limit: int) -> None:

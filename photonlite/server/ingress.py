@@ -15,19 +15,8 @@ from photonlite.errors import DeadlineError, ImageFetchError, ImageTooLargeError
 from photonlite.images.decode import image_size
 from photonlite.images.fetch import fetch
 from photonlite.images.source import DecodedImage, is_url
-from photonlite.results import Metrics
 from photonlite.server.bodies.reading import media_type
-from photonlite.server.calls import (
-    Call,
-    ServedModel,
-    ask_model,
-    bounded,
-    check_call,
-    check_parts,
-    count_parts,
-    image_places,
-    most_parts,
-)
+from photonlite.server.calls import Call, ServedModel, ask_model, bounded, check_parts, count_parts, image_places
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError, to_http
 from photonlite.server.images import RequestImages, from_data_uri, naming
@@ -202,7 +191,7 @@ class Ingress:
             self._turns.leave(turn, _end_of(error))
             raise
         else:
-            self._turns.leave(turn, "answered", _busy_s(result))
+            self._turns.leave(turn, "answered", result)
         finally:
             await watch.close()
         count_tokens(request, result)
@@ -219,7 +208,7 @@ class Ingress:
             raise
 
         def on_end(answered: bool) -> None:
-            self._turns.leave(turn, "answered" if answered else "given up", _busy_s(result))
+            self._turns.leave(turn, "answered" if answered else "given up", result)
             if answered:
                 count_tokens(request, result)
 
@@ -230,9 +219,8 @@ class Ingress:
 
     def _begin(self, call: Call, permit: Permit, request: HTTPConnection | None) -> tuple[Call, ClientWatch, Turn]:
         self._check_alive()
-        call = bounded(call, self.config, self.model.skills)
-        check_call(self.model, call)
-        kind = kind_of(call, most_parts(self.config))
+        call = bounded(call, self.config, self.model)
+        kind = kind_of(call)
         watched = request if isinstance(request, Request) else None
         now = self.clock()
         passed = 0.0 if watched is None else now - permit.admitted
@@ -317,16 +305,8 @@ async def _all(works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
 
 def _end_of(error: BaseException) -> End:
     """Return how a request without an answer has ended: one that was refused says nothing of the engine's time."""
-    if isinstance(error, TruncatedError):
-        return "answered"
-    status = to_http(error).status
-    return "refused" if status < 500 and status != CLIENT_CLOSED else "given up"
-
-
-def _busy_s(result: Mapping[str, Any]) -> float:
-    """Return the seconds that all requests of an answer took in the engine; 0 where they were not measured."""
-    metrics: Metrics | None = getattr(result, "metrics", None)
-    return metrics.encode_s + metrics.prefill_s + metrics.decode_s if metrics else 0.0
+    refused = to_http(error).status < CLIENT_CLOSED and not isinstance(error, TruncatedError)
+    return "refused" if refused else "given up"
 
 
 def _unavailable(message: str, code: str) -> HttpError:

@@ -22,6 +22,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from photonlite.results import Metrics
 from photonlite.server.calls import Call, count_parts
 from photonlite.server.limits.callers import Caller
 from photonlite.skills.search import MAX_REQUESTS
@@ -49,15 +50,13 @@ class Kind(NamedTuple):
     parts: int = 1  # requests that it makes of the engine, about: a power of two
 
 
-def kind_of(call: Call, most_parts: int = MAX_REQUESTS) -> Kind:
-    """Return the kind of a call, which makes at most so many requests of the engine, or is refused."""
+def kind_of(call: Call) -> Kind:
     arguments = call.arguments
     settings: Any = arguments.get("settings") or {}
     limit = settings.get("max_tokens" if call.skill in ("caption", "query", "chat") else "max_objects", 0)
-    limit = len(arguments.get("choices") or ()) or limit
+    limit = len(arguments.get("choices") or range(limit))
     form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
-    length = int(limit).bit_length()
-    parts = min(most_parts, 1 << (count_parts(arguments) - 1).bit_length())
+    length, parts = int(limit).bit_length(), 1 << (min(count_parts(arguments), MAX_REQUESTS) - 1).bit_length()
     images = len(call.images) + (call.image is not None)
     return Kind(call.skill, images.bit_length(), form, bool(arguments.get("reasoning")), length, parts)
 
@@ -189,8 +188,8 @@ class EngineTurns:
         self._grant()
         return turn
 
-    def leave(self, turn: Turn, end: End, busy_s: float = 0.0) -> None:
-        """End a turn, or the wait for it; its requests took `busy_s` seconds in the engine together. Idempotent."""
+    def leave(self, turn: Turn, end: End, result: object = None) -> None:
+        """End a turn, or the wait for it. Idempotent."""
         if turn.left:
             return
         turn.left = True
@@ -204,9 +203,10 @@ class EngineTurns:
             self._inside.remove(turn)
             line.inside -= turn.kind.parts
             each, seconds = self._work - turn.entered, self._at - turn.begun
-            # Some calls make more requests than their kind says, such as those that score choices.
-            together = min(self._batch, busy_s / seconds) if seconds else 0.0
-            used = each * max(turn.kind.parts, together)
+            metrics = getattr(result, "metrics", None) or Metrics()
+            # A question with choices may have several requests in the engine at the same time, one for each.
+            together = (metrics.encode_s + metrics.prefill_s + metrics.decode_s) / (seconds or math.inf)
+            used = each * max(turn.kind.parts, min(self._batch, together))
             line.charge(used - turn.charged)
             if end == "answered" and each and seconds / each <= self._batch:  # else it also waited inside
                 self._crowding.setdefault(turn.kind, Crowding()).add(seconds / each, seconds)

@@ -26,8 +26,8 @@ def routes(ingress: Ingress) -> list[BaseRoute]:
 
     async def load(request: Request) -> Response:
         async with await ingress.admit(request) as permit:
-            check_admin(request, ingress.config)
             body = await read_body(request, ingress.config, permit)
+            check_admin(request, ingress.config)
             with ingress.parsing(request, body, permit):
                 asked = validate(AdapterRequest, read_json_object(body))
             # On a thread: files are read, perhaps downloaded.

@@ -206,7 +206,7 @@ class RealtimeConnection:
         else:
             raise HttpError(422, 'the first message names a task: {"task": "detect", "object": "mug"}', code="no_task")
         call = _call(question, b"")
-        bounded(call, self._ingress.config, self._ingress.model.skills)
+        bounded(call, self._ingress.config, self._ingress.model)
         self._ingress.adapter_of(None, call.adapter)
         return question
 
