@@ -121,7 +121,7 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """Counters, gauges and histograms; the gauges are those of this moment."""
         metrics, scheduler, pages = self._core.metrics, self._core.scheduler, self._core.scheduler.cache.pages
-        metrics.pages_free, metrics.pages_total, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
+        metrics.pages_free, metrics.pages_usable, metrics.page_bytes = pages.free, pages.usable, self.memory.page_bytes
         metrics.pages_cached = scheduler.cache.prefix.idle_pages
         for name, count in scheduler.running.router.figures().items():
             setattr(metrics, f"pages_{name}", count)

@@ -93,77 +93,79 @@ class Histogram:
         return {"count": count, "sum": self.sum, "largest": self.largest, "buckets": cumulative}
 
 
-def _gauge(default: float = 0) -> Any:
-    """Declare a field that goes up and down; other numbers only grow."""
-    return field(default=default, metadata={"gauge": True})
+def _counted(help: str) -> Any:
+    return field(default=0, metadata={"help": help})
+
+
+def _gauge(help: str, default: float = 0) -> Any:
+    """Declare a number that goes up and down."""
+    return field(default=default, metadata={"help": help, "gauge": True})
 
 
 @dataclass(eq=False, slots=True)
 class EngineMetrics:
     """Counters, gauges and histograms of an engine since it started; times in seconds."""
 
-    # From the prepared image to the first launch with the prompt, of each request.
-    queue_s: Histogram = field(default_factory=Histogram)
-    # Decoding and hashing an image, and cutting its crops if needed.
-    preprocess_s: Histogram = field(default_factory=Histogram)
-    # The image encoder, of each request whose image was not cached.
-    encode_s: Histogram = field(default_factory=Histogram)
-    prefill_s: Histogram = field(default_factory=Histogram)  # the prompt's forward pass
-    decode_s: Histogram = field(default_factory=Histogram)  # all later tokens of a request
-    time_to_first_token_s: Histogram = field(default_factory=Histogram)  # from submission
-    token_s: Histogram = field(default_factory=Histogram)  # between two successive tokens of a request
-    # Rows that each step decodes, without padding and prompts.
-    batch_size: Histogram = field(default_factory=lambda: Histogram(ROW_BOUNDS))
-    requests_submitted: int = 0
-    requests_finished: int = 0
-    requests_failed: int = 0
-    requests_cancelled: int = 0
-    dropped_preparing: int = 0  # deadline passed before the image was prepared; not yet a request
-    dropped_waiting: int = 0  # deadline passed before the prompt ran; this and the next two are also failed requests
-    dropped_hopeless: int = 0  # real-time requests dropped early: by measured rates their first token would be late
-    dropped_running: int = 0  # deadline passed during decoding
-    tokens: int = 0  # committed
-    forced_tokens: int = 0  # of these, appended in runs: without a decode step for each
-    # Launched.
-    steps: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(get_args(Kind), 0))
-    crops_encoded: int = 0
-    prefix_hits: int = 0  # images found in the prefix cache
-    prefix_misses: int = 0  # images that had to be encoded, or whose embeddings were stored
-    images_restored: int = 0  # whose stored embeddings were copied to the device in place of an encoding
-    pages_restored: int = 0  # of keys and values that were stored, in place of a prefill
-    preemptions: int = 0  # sequences that gave their pages back and started again
-    swaps: int = 0  # sequences whose pages were moved to host memory
-    pages_swapped_out: int = 0
-    pages_swapped_in: int = 0
-    zombie_rows: int = 0  # rows of steps that carried a finished sequence
-    padding_rows: int = 0  # rows that filled a batch up to a captured size
-    graph_replays: int = 0  # steps that ran as a CUDA graph
-    steps_in_part: int = 0  # of these, decode steps in their part of the card, beside the encoder
-    eager_steps: int = 0
-    plain: dict[str, str] = field(
-        default_factory=dict
-    )  # parts of the model without fused kernels on this card, and why
+    queue_s: Histogram = field(default_factory=Histogram, metadata={"help": "From prepared images to the first step."})
+    preprocess_s: Histogram = field(
+        default_factory=Histogram, metadata={"help": "Decoding, hashing, cutting an image."}
+    )
+    encode_s: Histogram = field(default_factory=Histogram, metadata={"help": "The image encoder, for new images."})
+    prefill_s: Histogram = field(default_factory=Histogram, metadata={"help": "The prompt's forward pass."})
+    decode_s: Histogram = field(default_factory=Histogram, metadata={"help": "All tokens of a request but the first."})
+    time_to_first_token_s: Histogram = field(default_factory=Histogram, metadata={"help": "From submission to it."})
+    token_s: Histogram = field(default_factory=Histogram, metadata={"help": "Between two tokens of a request."})
+    batch_size: Histogram = field(
+        default_factory=lambda: Histogram(ROW_BOUNDS), metadata={"help": "Rows decoded by a step, without padding."}
+    )
+    requests_submitted: int = _counted("Requests that were handed to the engine; each name and tile is one.")
+    requests_finished: int = _counted("Requests with an answer.")
+    requests_failed: int = _counted("Requests that ended with an error; cancelled ones are not among them.")
+    requests_cancelled: int = _counted("Requests whose callers gave them up.")
+    dropped_preparing: int = _counted("Calls whose deadlines passed before their images were prepared.")
+    dropped_waiting: int = _counted("Failed requests whose deadlines passed before their prompts ran.")
+    dropped_hopeless: int = _counted("Real-time requests dropped early, since their first token would have been late.")
+    dropped_running: int = _counted("Failed requests whose deadlines passed while they were decoded.")
+    tokens: int = _counted("Committed tokens.")
+    forced_tokens: int = _counted("Committed tokens that were appended in runs, without a decode step for each.")
+    steps: dict[Kind, int] = field(
+        default_factory=lambda: dict.fromkeys(get_args(Kind), 0), metadata={"help": "Launched steps by kind."}
+    )
+    crops_encoded: int = _counted("Crops of images that the encoder has read.")
+    prefix_hits: int = _counted("Requests all of whose images were in the prefix cache.")
+    prefix_misses: int = _counted("Requests with an image that had to be encoded, or whose embeddings were stored.")
+    images_restored: int = _counted("Images whose stored embeddings were copied to the device instead of an encoding.")
+    pages_restored: int = _counted("Pages of keys and values that were copied to the device instead of a prefill.")
+    preemptions: int = _counted("Sequences that gave their pages back and started again.")
+    swaps: int = _counted("Sequences whose pages were moved to host memory.")
+    pages_swapped_out: int = _counted("Pages that were moved to host memory.")
+    pages_swapped_in: int = _counted("Pages that were moved back to the device.")
+    zombie_rows: int = _counted("Rows of steps that carried a finished sequence.")
+    padding_rows: int = _counted("Rows that filled a batch up to a captured size.")
+    graph_replays: int = _counted("Steps that ran as a CUDA graph.")
+    steps_in_part: int = _counted("Decode steps in their SM partition, concurrent with the encoder.")
+    eager_steps: int = _counted("Steps that ran without a CUDA graph.")
+    plain: dict[str, str] = field(default_factory=dict)  # parts without fused kernels on this GPU, and why
     tuning: str = ""  # what says if encoding and decoding have parts of the card; empty where nothing does
-    pages_free: int = _gauge()  # of the KV cache, without content
-    pages_cached: int = _gauge()  # unused, but kept for later requests with the same image or prompt
-    pages_total: int = _gauge()
-    pages_budget: int = _gauge()  # that the running sequences may need together; 0 where the router has no budget
-    pages_predicted: int = _gauge()  # the most that the running ones were to need, when one was last asked for
-    # The last prediction whose sequences have all ended, and what they did need.
-    pages_forecast: int = _gauge()
-    pages_peak: int = _gauge()
-    page_bytes: int = _gauge()  # of all layers; with several ranks on each of them
-    tensor_parallel: int = _gauge(1)  # ranks that run the model
-    running: int = _gauge()  # sequences admitted
-    swapped: int = _gauge()  # sequences whose pages are in host memory, or on their way
-    waiting: int = _gauge()  # sequences not yet admitted
-    in_flight: int = _gauge()  # steps launched and not committed
-    open_realtime: int = _gauge()  # waiting or running
-    open_bulk: int = _gauge()
-    oldest_realtime_s: float = _gauge(0.0)  # age of the oldest one that is not admitted; 0 without
-    oldest_bulk_s: float = _gauge(0.0)
-    preparing: int = _gauge()  # calls that wait for memory before their images are decoded
-    prepared_bytes: int = _gauge()  # decoded images that wait for the engine
+    pages_free: int = _gauge("Pages of the KV cache without content.")
+    pages_cached: int = _gauge("Unused pages, kept for later requests with the same image or prompt.")
+    pages_usable: int = _gauge("Pages of the KV cache.")
+    pages_budget: int = _gauge("Pages that running sequences may need together; 0 without such a budget.")
+    pages_predicted: int = _gauge("The most pages that the running sequences were to need, when last predicted.")
+    pages_forecast: int = _gauge("The last predicted number of pages whose sequences have all ended.")
+    pages_peak: int = _gauge("The most pages that the sequences of pages_forecast did need.")
+    page_bytes: int = _gauge("Bytes of a page of all layers; with several ranks on each of them.")
+    tensor_parallel: int = _gauge("Ranks that run the model.", 1)
+    running: int = _gauge("Sequences that are admitted.")
+    swapped: int = _gauge("Sequences whose pages are in host memory, or on their way.")
+    waiting: int = _gauge("Sequences that are not yet admitted.")
+    in_flight: int = _gauge("Steps that are launched and not committed.")
+    open_realtime: int = _gauge("Real-time requests that wait or run.")
+    open_bulk: int = _gauge("Other requests that wait or run.")
+    oldest_realtime_s: float = _gauge("Age of the oldest real-time request that is not admitted; 0 without one.", 0.0)
+    oldest_bulk_s: float = _gauge("Age of the oldest other request that is not admitted; 0 without one.", 0.0)
+    preparing: int = _gauge("Calls that wait for memory before their images are decoded.")
+    prepared_bytes: int = _gauge("Bytes of decoded images that wait for the engine.")
 
     def count_end(self, sequence: Sequence) -> None:
         """Count a request that has ended, with its times if it has an answer."""
@@ -194,8 +196,8 @@ class EngineMetrics:
 
     def snapshot(self) -> dict[str, Any]:
         """Return values for JSON, under "counters", "gauges", "histograms", "plain" and "tuning"; from any thread."""
-        gauges = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.metadata}
-        others = {entry.name: getattr(self, entry.name) for entry in fields(self) if not entry.metadata}
+        gauges = {entry.name: getattr(self, entry.name) for entry in fields(self) if "gauge" in entry.metadata}
+        others = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in gauges}
         counters = {name: value for name, value in others.items() if isinstance(value, int)}
         return {
             "counters": {**counters, "steps": dict(self.steps)},
@@ -212,7 +214,7 @@ class EngineMetrics:
     __str__ = summary
 
     def _totals(self) -> list[str]:
-        used = self.pages_total - self.pages_free - self.pages_cached
+        used = self.pages_usable - self.pages_free - self.pages_cached
         lookups = self.prefix_hits + self.prefix_misses
         hit_share = f" ({self.prefix_hits / lookups:.0%})" if lookups else ""
         steps = ", ".join(f"{count:,} {kind}" for kind, count in self.steps.items())
@@ -226,9 +228,9 @@ class EngineMetrics:
             f"run as    {self.graph_replays:,} graph replays ({self.steps_in_part:,} in a part of the card), "
             f"{self.eager_steps:,} eager steps",
             f"rows      {self.tokens:,} tokens, {self.zombie_rows:,} zombie, {self.padding_rows:,} padding",
-            f"images    {self.crops_encoded:,} crops, {self.prefix_misses:,} prefix misses, "
-            f"{self.prefix_hits:,} prefix hits{hit_share}, {self.images_restored:,} restored",
-            f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_total:,} total, "
+            f"images    {self.crops_encoded:,} crops, {self.images_restored:,} restored",
+            f"requests  with images: {self.prefix_misses:,} prefix misses, {self.prefix_hits:,} prefix hits{hit_share}",
+            f"pages     {used:,} used, {self.pages_cached:,} cached, {self.pages_usable:,} total, "
             f"{self.page_bytes:,} bytes each, {self.preemptions:,} pre-emptions",
             *(f"not fused {part}, because {reason}" for part, reason in self.plain.items()),
             *([f"encoding  by {self.tuning}"] if self.tuning else []),

@@ -961,4 +961,4 @@ def test_metrics_count_pages_held_by_the_prefix_cache_only(model: VisionModel) -
     gauges = model.metrics()["gauges"]
 
     assert gauges["pages_cached"] > 0
-    assert gauges["pages_cached"] + gauges["pages_free"] == gauges["pages_total"]
+    assert gauges["pages_cached"] + gauges["pages_free"] == gauges["pages_usable"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from photonlite.observe.metrics import TIME_BOUNDS, EngineMetrics, Histogram, format_seconds
 
 GAUGES = (
-    *("pages_free", "pages_cached", "pages_total", "pages_budget", "pages_predicted", "pages_forecast", "pages_peak"),
+    *("pages_free", "pages_cached", "pages_usable", "pages_budget", "pages_predicted", "pages_forecast", "pages_peak"),
     "swapped",
     *("page_bytes", "running", "waiting", "in_flight"),
     *("open_realtime", "open_bulk", "oldest_realtime_s", "oldest_bulk_s", "preparing", "prepared_bytes"),
@@ -124,7 +124,7 @@ def test_two_engines_share_no_counts():
 
 
 def test_the_summary_is_a_narrow_table_of_what_was_observed():
-    metrics = EngineMetrics(requests_submitted=1234, prefix_hits=3, prefix_misses=1, pages_total=10, pages_free=4)
+    metrics = EngineMetrics(requests_submitted=1234, prefix_hits=3, prefix_misses=1, pages_usable=10, pages_free=4)
     metrics.token_s.observe(0.0029)
     metrics.batch_size.observe(8)
 
