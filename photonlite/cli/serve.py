@@ -7,6 +7,7 @@ import faulthandler
 import os
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import photonlite
@@ -15,9 +16,9 @@ from photonlite.cli.settings import ServeSettings, read_settings
 from photonlite.errors import InputError
 from photonlite.processes.worker import module_command
 from photonlite.server.config import ServerConfig, read_access
-from photonlite.server.link import NO_RESTARTS, Link
+from photonlite.server.link import NO_RESTARTS, Link, notify_systemd
 from photonlite.server.supervisor import SUPPORTED, Supervisor
-from photonlite.server.watchdog import HANG_S, Watchdog
+from photonlite.server.watchdog import FROZEN_S, HANG_S, Watchdog
 
 _MISSING = "the server needs the package {name!r}, which is not installed: pip install 'photonlite[serve]'"
 
@@ -55,8 +56,14 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
 
     def started(host: str, port: int) -> None:
         _say(greeting(config, model.name, host, port))
+        notify_systemd("READY=1")
         if link is not None:
             link.ready(str(model.device))
+
+    def beat() -> None:
+        notify_systemd("WATCHDOG=1")
+        if link is not None:
+            link.beat()
 
     hang_s = config.hang_s or HANG_S[model.device.type]
     return int(
@@ -69,7 +76,7 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
             on_start=started,
             reload=reload if choice.api_key_file else None,
             guard=run.end_process_in,
-            watchdog=Watchdog(model, hang_s) if link is None else Watchdog(model, hang_s, link.beat),
+            watchdog=Watchdog(model, hang_s, beat, put_off=partial(run.end_process_in, hang_s + FROZEN_S)),
         )
     )
 

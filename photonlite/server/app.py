@@ -79,4 +79,4 @@ async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    return to_http(error).response()
+    raise to_http(error)

@@ -115,8 +115,7 @@ class ServerConfig:
         if not (self.is_local or self.api_keys or self.expose):
             raise SettingsError(
                 f"host {self.host!r} can be reached from other machines, and there are no API keys: "
-                "give keys (--api-key-file), or expose=True (--expose) to answer everybody who can reach it (at an IP "
-                "address, or a name of --allow-host)"
+                "give keys (--api-key-file), or expose=True (--expose) to answer everybody who can reach it"
             )
 
     @property

@@ -64,3 +64,11 @@ class Link:
             while self._socket.recv(1):  # it sends nothing: reading ends with it
                 pass
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def notify_systemd(state: str) -> None:
+    """Tell systemd the state of this service, as sd_notify(3) does; does nothing unless systemd has started it."""
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        address = "\0" + address[1:] if address.startswith("@") else address  # an abstract name
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(state.encode(), socket.MSG_DONTWAIT, address)

@@ -1,11 +1,16 @@
 """HTTP's part of `/metrics`. Labels take few values, and nothing that a client sends becomes one."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 _MOST_KEYS = 1000
 
 UNMATCHED = "(none)"  # label of paths without a route, which are the client's own words, and of a missing key
+
+_without_times: Callable[[], None] = disable_created_metrics  # of creation, which would double the series of counters
+_without_times()
 
 
 class HttpMetrics:
@@ -27,17 +32,26 @@ class HttpMetrics:
         self._tokens = Counter(
             "photonlite_key_tokens", "Tokens of prompts and answers, by key.", ("key", "kind"), registry=self.registry
         )
+        errors, labels = "Requests that were refused or failed, by the error's code.", ("code", "route", "key")
+        self._errors = Counter("photonlite_http_errors", errors, labels, registry=self.registry)
         self._keys: set[str] = set()
-        self._received = Counter("photonlite_http_received_bytes", "Of bodies and frames.", registry=self.registry)
-        self._sent = Counter("photonlite_http_sent_bytes", "Of bodies and frames.", registry=self.registry)
+        self._received = Counter("photonlite_http_received_bytes", "Body and frame bytes.", registry=self.registry)
+        self._sent = Counter("photonlite_http_sent_bytes", "Body and frame bytes.", registry=self.registry)
         self._open = Gauge("photonlite_http_open", "Requests and WebSockets without an end.", registry=self.registry)
+        self.connections = Gauge("photonlite_http_connections", "Open, idle or not.", registry=self.registry)
+        lag = "How late the event loop ran a timer that is due ten times a second."
+        self.lag = Histogram("photonlite_event_loop_lag_seconds", lag, buckets=_SECONDS, registry=self.registry)
 
     def began(self) -> None:
         self._open.inc()
 
-    def refused(self, status: int) -> None:
-        """Count a connection that was refused before its request was read."""
-        self._requests.labels(UNMATCHED, str(status)).inc()
+    def count(self, route: str, status: int, code: str | None, key: str | None) -> None:
+        """Count a request that has ended, also one that was refused before the application saw it."""
+        label = self._label(key)
+        self._requests.labels(route, str(status)).inc()
+        self._by_key.labels(label, str(status)).inc()
+        if code is not None:
+            self._errors.labels(code, route, label).inc()
 
     def ended(
         self,
@@ -47,13 +61,13 @@ class HttpMetrics:
         received: int,
         sent: int,
         key: str | None = None,
+        code: str | None = None,
         tokens: tuple[int, int] = (0, 0),
     ) -> None:
         """Count a request, or a WebSocket: its duration is None, since the client chooses it."""
         self._open.dec()
-        self._requests.labels(route, str(status)).inc()
+        self.count(route, status, code, key)
         key = self._label(key)
-        self._by_key.labels(key, str(status)).inc()
         for kind, count in zip(("prompt", "answer"), tokens, strict=True):
             self._tokens.labels(key, kind).inc(count)
         if seconds is not None:

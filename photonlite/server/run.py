@@ -13,13 +13,16 @@ it hangs        ──> exit code HUNG, by the watchdog
 
 import asyncio
 import contextlib
+import dataclasses
 import faulthandler
+import functools
 import math
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
@@ -27,6 +30,8 @@ from typing import Final, TypedDict, Unpack
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 from photonlite.api import VisionModel
 from photonlite.config import ImageLimits
@@ -36,10 +41,12 @@ from photonlite.images.isolation.pool import DecodePool, default_workers
 from photonlite.pauses import short_collections
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
+from photonlite.server.errors import HttpError
 from photonlite.server.images import RequestImages
 from photonlite.server.ingress import Ingress
+from photonlite.server.limits.callers import key_id
 from photonlite.server.link import NO_RESTARTS
-from photonlite.server.metrics import HttpMetrics
+from photonlite.server.metrics import UNMATCHED, HttpMetrics
 from photonlite.server.transport.connections import LimitedConfig
 from photonlite.server.transport.listening import allow_files, listen
 from photonlite.server.transport.logs import LOGGER, json_lines, library_messages, log
@@ -50,8 +57,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TELLING_S = 5  # seconds in which open requests get their errors when the engine has died
 _CLOSING_S = 1  # seconds that responses have at least to reach their clients
 _BACKLOG = 2048  # connections that the kernel keeps until they are accepted
+_TICK_S = 0.1  # seconds for which uvicorn sleeps between ticks
 _STUCK_S = 5  # seconds after draining at which a process that still runs has a stuck thread
 _RELOAD: Final = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
+
+_copy = functools.cache(os.dup)  # of stderr: one for all calls, open until the end of the process
 
 
 class Hooks(TypedDict, total=False):
@@ -98,7 +108,9 @@ def decoding(config: ServerConfig, limits: ImageLimits) -> Iterator[RequestImage
 
 def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: Unpack[Hooks]) -> int:
     """Serve an application from `create_app`; arguments and result as of `serve`. Changes limits of the process."""
-    allow_files(config.max_connections)
+    if (fitting := allow_files(config.max_connections)) < config.max_connections:
+        LOGGER.warning("too few files may be open (ulimit -Hn)", extra={"fields": {"max_connections": fitting}})
+        config = dataclasses.replace(config, max_connections=fitting)
     ignore_pillow_warnings()
     warnings.filterwarnings("ignore", category=SeveralNamesWarning)  # clients do not see it
     server = DrainingServer(app, config, **hooks)
@@ -108,9 +120,9 @@ def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: 
 
 
 def end_process_in(seconds: float) -> None:
-    """End this process with exit code 1 after some seconds, printing all stacks, even if a thread holds the GIL."""
-    stderr = os.dup(sys.stderr.fileno())  # stays open until the end of the process
-    faulthandler.dump_traceback_later(seconds, exit=True, file=stderr)
+    """End this process with exit code 1 seconds after the last call, with all stacks, even if the GIL is held."""
+    if sys.stderr is not None:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=_copy(sys.stderr.fileno()))
 
 
 class DrainingServer(uvicorn.Server):
@@ -120,7 +132,10 @@ class DrainingServer(uvicorn.Server):
         self._ingress: Ingress = app.state.ingress
         super().__init__(LimitedConfig(app, config, self._refused, self._ingress.refusal))
         self.exit_code = 0
-        self._http: HttpMetrics | None = getattr(app.state, "http", None)
+        self._http: HttpMetrics = getattr(app.state, "http", None) or HttpMetrics()
+        self._routes = {getattr(route, "path", None) for route in app.routes}
+        self._ticked = math.inf
+        self._http.connections.set_function(lambda: len(self.server_state.connections))
         self._limits = config
         self._hooks = hooks
         self._watchdog = hooks.get("watchdog")
@@ -151,6 +166,8 @@ class DrainingServer(uvicorn.Server):
             self._begin_to_drain(_TELLING_S)
         if self._watchdog is not None:
             self._watchdog.loop_turned()
+        before, self._ticked = self._ticked, time.monotonic()
+        self._http.lag.observe(max(0.0, self._ticked - before - _TICK_S))
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
@@ -166,10 +183,11 @@ class DrainingServer(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _refused(self, status: int, code: str, id: str) -> None:
-        log("refused", id=id, status=status, code=code)
-        if self._http is not None:
-            self._http.refused(status)
+    def _refused(self, error: HttpError, id: str, scope: Scope) -> None:
+        path, client, key = scope.get("path"), scope.get("client"), key_id(HTTPConnection(scope), self._ingress.config)
+        route = str(path) if path in self._routes else UNMATCHED
+        log("refused", id=id, route=route, status=error.status, code=error.code, client=client and client[0], key=key)
+        self._http.count(route, error.status, error.code, key)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop at the first signal; stop at once at the second."""
@@ -185,11 +203,11 @@ class DrainingServer(uvicorn.Server):
             log("keys not reloaded", reason="the server was started without a key file")
             return
         try:
-            self._limits.take_keys(read_keys())
+            self._ingress.config.take_keys(read_keys())
         except PhotonliteError as error:
             LOGGER.error("keys not reloaded", extra={"fields": {"reason": str(error)}})
         else:
-            log("keys reloaded", keys=len(self._limits.api_keys))
+            log("keys reloaded", keys=len(self._ingress.config.api_keys))
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Do what a signal of this number does; from any thread."""

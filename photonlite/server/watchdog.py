@@ -23,6 +23,7 @@ HUNG: Final = 75  # exit code of a server that the watchdog has ended (EX_TEMPFA
 PERIOD_S: Final = 1.0  # seconds between two observations
 HANG_S: Final = {"cuda": 60.0, "cpu": 600.0}  # on the CPU, encoding a large image may take minutes
 
+FROZEN_S: Final = 10.0  # seconds beyond the limit after which Python counts as frozen: the watchdog itself has not run
 _TICKING_S: Final = 2.0  # an idle engine ticks twice a second
 _ON_HOST: Final = 10
 _LAST_S: Final = 5.0  # seconds that logging may take before the process ends without it
@@ -58,6 +59,7 @@ class Watchdog:
         hang_s: Seconds that a step on the device may take.
         loop: Whether the event loop is watched, too.
         beat: Called once a second, whatever hangs, as long as Python runs.
+        put_off: Called once a second until the server stops: puts off the end of the process in which Python is frozen.
         end: Called with what hangs and for how long; does not return in production.
     """
 
@@ -69,11 +71,13 @@ class Watchdog:
         end: Callable[[str, float], None] = end_hung,
         *,
         loop: bool = True,
+        put_off: Callable[[], None] = lambda: None,
     ) -> None:
         self._model = model
         self._hang_s = hang_s
         self._beat = beat
         self._end = end
+        self._put_off = put_off
         self._watches_loop = loop
         self._resting = self._turned = False
         # Observed without progress; of the engine also without a moment in which it did not wait for the device.
@@ -95,6 +99,7 @@ class Watchdog:
         self._beat()
         if self._resting or not self._model.alive:
             return
+        self._put_off()
         moved = self._model.last_tick_s < _TICKING_S
         self._engine_s = 0.0 if moved else self._engine_s + PERIOD_S
         self._device_s = self._device_s + PERIOD_S if not moved and self._model.waits_for_device else 0.0

@@ -23,7 +23,7 @@ from photonlite.cli.settings import read_settings
 from photonlite.errors import AdapterError, InputError
 from photonlite.server.config import ServerConfig
 from photonlite.server.link import VARIABLE
-from photonlite.server.watchdog import Watchdog
+from photonlite.server.watchdog import FROZEN_S, Watchdog
 from tests.models.checkpoints import golden_tensors, make_folder
 from tests.server.live import GUARD, ServerProcess
 
@@ -198,6 +198,30 @@ def test_a_process_without_a_supervisor_is_watched_and_begins_without_restarts(
     assert fake.loaded[0]["device"] == "auto"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd's socket")
+def test_a_process_of_systemd_says_when_it_serves_and_that_it_lives(
+    fake: FakeModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_off: list[float] = []
+
+    def serve(*_: Any, **options: Any) -> int:
+        options["on_start"]("127.0.0.1", 5)
+        options["watchdog"]._beat()
+        options["watchdog"]._put_off()
+        return 0
+
+    fake.name = "nano"  # type: ignore[attr-defined]
+    monkeypatch.setattr("photonlite.server.run.serve", serve)
+    monkeypatch.setattr("photonlite.server.run.end_process_in", put_off.append)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.settimeout(GUARD)
+        systemd.bind(str(tmp_path / "notify"))
+        assert main(["serve", "--port", "0", "--no-supervise", "--hang-seconds", "7"]) == 0
+        assert [systemd.recv(100), systemd.recv(100)] == [b"READY=1", b"WATCHDOG=1"]
+    assert put_off == [7 + FROZEN_S]
+
+
 def supervised(monkeypatch: pytest.MonkeyPatch, device: str | None) -> socket.socket:
     """Make this process look like one that a supervisor has started; returns the supervisor's end."""
     mine, theirs = socket.socketpair()
@@ -290,7 +314,7 @@ def test_a_real_run_answers_logs_and_stops() -> None:
         with urllib.request.urlopen(f"{page}ready", timeout=GUARD) as answer:
             assert json.load(answer)["status"] == "ready"
         with urllib.request.urlopen(f"{page}metrics", timeout=GUARD) as answer:
-            assert b"photonlite_engine_pages_total" in answer.read()
+            assert b"photonlite_engine_pages_usable" in answer.read()
         process.signal(signal.SIGTERM)
 
         assert process.wait() == 0

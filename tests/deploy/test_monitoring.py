@@ -48,6 +48,7 @@ def metrics() -> dict[str, dict[str, set[str]]]:
     with serve() as model:
         asked = TestClient(create_app(model, ServerConfig()))
         assert asked.post("/v1/query", json={"question": "why?"}).status_code == 200
+        assert asked.post("/v1/query", json={"question": " "}).status_code == 422
         for family in text_string_to_metric_families(asked.get("/metrics").text):
             for sample in family.samples:
                 labels = found.setdefault(sample.name, defaultdict(set))

@@ -13,6 +13,7 @@ from photonlite.cli import BAD_INPUT
 from photonlite.cli.parser import parse
 from photonlite.server.config import ServerConfig
 from photonlite.server.run import ENGINE_DIED
+from photonlite.server.watchdog import FROZEN_S, HANG_S
 from tests.deploy.files import DEPLOY, LONGEST_STOP_S, settings_of, text_of
 
 ANALYZE = shutil.which("systemd-analyze")
@@ -50,6 +51,13 @@ def test_it_starts_the_server() -> None:
     assert Path(program).is_absolute()
     assert Path(program).name == "photonlite"
     assert parse(arguments).command == "serve"
+
+
+def test_systemd_is_told_when_it_serves_and_that_it_lives() -> None:
+    assert SERVICE["Type"] == "notify"
+    assert SERVICE["TimeoutStartSec"] == "infinity"  # a model may be downloaded first
+    # Its own end of a frozen process comes first, with the stacks.
+    assert float(SERVICE["WatchdogSec"]) > HANG_S["cuda"] + FROZEN_S
 
 
 def test_it_starts_again_after_what_a_start_cures() -> None:

@@ -38,6 +38,7 @@ class FakeModel:
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.name = "fake"
+        self.device = "cpu"
         self.skills: tuple[str, ...] = SKILLS
         self.max_batch = 8
         self.sight = 400

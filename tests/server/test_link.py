@@ -2,12 +2,14 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from photonlite.server.link import VARIABLE, Link
+from photonlite.server.link import VARIABLE, Link, notify_systemd
 from tests.guard import GUARD
 
 
@@ -74,3 +76,18 @@ def test_a_supervisor_that_reads_nothing_does_not_block_beats(supervisor: Superv
     for _ in range(10_000):
         link.beat()
     link.listener.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="systemd's sockets")
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_is_told_the_state(abstract: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"photonlite-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.settimeout(GUARD)
+        systemd.bind("\0" + name if abstract else name)
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + name if abstract else name)
+        notify_systemd("READY=1")
+        assert systemd.recv(100) == b"READY=1"
+    notify_systemd("WATCHDOG=1")  # systemd is gone: nothing happens
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify_systemd("WATCHDOG=1")

@@ -1,17 +1,25 @@
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from photonlite import __version__
+from photonlite.errors import StepError
 from photonlite.observe.metrics import EngineMetrics
 from photonlite.server import metrics
+from photonlite.server import run as run_module
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig, fingerprint
 from photonlite.server.images import RequestImages
+from photonlite.server.limits.callers import Caller
 from photonlite.server.metrics import HttpMetrics
+from photonlite.server.run import DrainingServer
 from tests.server.fake import FakeModel
+from tests.serving import run
 
 KEY = "a-good-key"
 
@@ -106,6 +114,69 @@ def test_requests_are_counted_by_route_and_status() -> None:
     assert value(samples, "photonlite_http_request_duration_seconds_count", route="/v1/query") == 2
     assert value(samples, "photonlite_http_received_bytes_total") == len(b'{"question":"why?"}') + len(b"broken")
     assert value(samples, "photonlite_http_open") == 1  # this very one
+
+
+def test_refusals_are_counted_by_code_route_and_key() -> None:
+    keys, fake = (KEY, KEY[::-1]), FakeModel()
+    asked = client(fake, api_keys=keys, metrics_keys=keys)
+    mine = {"X-Moondream-Auth": KEY}
+    asked.post("/v1/query", json={"question": " "}, headers=mine)
+    asked.post("/v1/detect", json={"object": "mug"}, headers={"X-Moondream-Auth": "made-up"})
+    asked.get("/secret-path", headers=mine)
+    asked.put("/v1/query", headers=mine)
+    fake.late_error = StepError("the device is gone")
+    asked.post("/v1/query", json={"question": "why?", "stream": True}, headers=mine)
+    text = asked.get("/metrics", headers=mine).text
+
+    key = fingerprint(KEY)
+    for code, label, route in (
+        ("invalid_prompt", key, "/v1/query"),
+        ("invalid_api_key", "(none)", "/v1/detect"),
+        ("unknown_path", key, "(none)"),
+        ("method_not_allowed", key, "/v1/query"),
+        ("engine_failed", key, "/v1/query"),  # after the response had begun with 200
+    ):
+        assert f'photonlite_http_errors_total{{code="{code}",key="{label}",route="{route}"}} 1.0' in text
+    assert "secret" not in text
+
+
+def test_metrics_describe_themselves_and_have_no_series_of_creation_times() -> None:
+    text = client(Busy()).get("/metrics").text
+
+    assert "_created" not in text
+    described = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.M))
+    assert all(len(help.split()) > 1 for help in described.values()), described
+    assert described["photonlite_engine_prefix_hits_total"].startswith("Requests")
+    for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M):
+        assert name.endswith(("_total", "_info")) or kind != "counter", name
+        assert kind == "counter" or not name.endswith("_total"), name
+
+
+def test_a_scrape_tells_what_runs_and_what_is_held() -> None:
+    asked = client()
+    ingress: Any = asked.app.state.ingress  # type: ignore[attr-defined]
+    ingress.limiter.bytes.take(Caller("a"), 1000)
+    ingress.limiter.sockets.take(Caller("a"))
+    samples = scrape(asked)
+
+    [built] = [dict(labels) for name, labels in samples if name == "photonlite_build_info"]
+    assert built == {"version": __version__, "torch": torch.__version__, "device": "cpu"}
+    assert (value(samples, "photonlite_held_bytes"), value(samples, "photonlite_open_sockets")) == (1000, 1)
+
+
+def test_connections_and_the_lag_of_the_event_loop_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(FakeModel(), ServerConfig())
+    server = DrainingServer(app, ServerConfig())
+    server.server_state.connections = {object(), object()}  # type: ignore[assignment]
+    times = iter([10.0, 10.1, 12.2])
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    for counter in range(3):
+        assert run(server.on_tick(counter)) is False
+    samples = scrape(TestClient(app))
+
+    assert value(samples, "photonlite_http_connections") == 2
+    lag = "photonlite_event_loop_lag_seconds"
+    assert (value(samples, f"{lag}_count"), value(samples, f"{lag}_sum")) == (3, pytest.approx(2.0))
 
 
 def test_client_input_adds_no_series() -> None:

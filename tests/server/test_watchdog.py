@@ -100,6 +100,18 @@ def test_a_dead_engine_and_a_server_that_stops_are_not_watched_but_beat() -> Non
     assert dead.beats == stopping.beats == 1000
 
 
+def test_the_end_of_a_frozen_process_is_put_off_until_the_server_stops() -> None:
+    put_off: list[int] = []
+    watchdog = Watchdog(Watched(), 5.0, put_off=lambda: put_off.append(1))
+    for _ in range(3):
+        watchdog.loop_turned()
+        watchdog.observe()
+    watchdog.rest()
+    watchdog.observe()  # from here on the guard counts, whose time must not be replaced
+
+    assert len(put_off) == 3
+
+
 def test_a_server_starts_its_watchdog_turns_it_and_lets_it_rest_when_it_stops() -> None:
     calls: list[str] = []
 
@@ -156,3 +168,35 @@ def test_a_process_that_hangs_ends_with_every_stack_and_a_log_line() -> None:
     assert "stuck_in_a_step" in ended.stderr
     assert '"event": "hung"' in ended.stdout
     assert '"what": "step on the device"' in ended.stdout
+
+
+FROZEN = """
+import ctypes, functools
+from photonlite.server.run import end_process_in
+from photonlite.server.watchdog import Watchdog
+
+class Model:
+    alive, last_tick_s, waits_for_device = True, 0.0, False
+
+def keep_the_lock_of_the_interpreter():
+    ctypes.PyDLL(None).pause()
+
+watchdog = Watchdog(Model(), 1000.0, put_off=functools.partial(end_process_in, 0.1))
+watchdog.observe()
+keep_the_lock_of_the_interpreter()
+"""
+
+
+@pytest.mark.long
+def test_a_process_whose_interpreter_is_frozen_ends_without_a_supervisor() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FROZEN],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=GUARD,
+    )
+
+    assert ended.returncode == 1
+    assert "keep_the_lock_of_the_interpreter" in ended.stderr

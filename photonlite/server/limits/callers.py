@@ -49,6 +49,14 @@ def identify(connection: HTTPConnection, config: ServerConfig) -> Caller:
     return Caller(tenant, config.key_weights.get(key, 1.0), tenant)
 
 
+def key_id(connection: HTTPConnection, config: ServerConfig) -> str | None:
+    """Return what stands for a request's key in logs and metrics; None without a key of the server's."""
+    with suppress(HttpError):
+        tenant = identify(connection, config).tenant
+        return tenant and tenant[:8]
+    return None
+
+
 def check_metrics(connection: HTTPConnection, config: ServerConfig) -> None:
     """Refuse `/metrics`, which show what all callers do, to one of several keys: 403, unless it is to read them."""
     identify(connection, config)

@@ -56,7 +56,7 @@ def join_reserve(reserve: dict[Any, None], connection: Any) -> None:
         silent.refuse_crowd()
 
 
-Refused = Callable[[int, str, str], None]  # called with status, code and request id of what the application never saw
+Refused = Callable[[HttpError, str, Scope], None]  # called with request id and scope of what the application never saw
 
 
 def probes_only(app: ASGIApp, refusal: HttpError, refused: Refused) -> ASGIApp:
@@ -65,7 +65,7 @@ def probes_only(app: ASGIApp, refusal: HttpError, refused: Refused) -> ASGIApp:
             await app(scope, receive, send)
             return
         id = request_id(scope)
-        refused(refusal.status, refusal.code, id)
+        refused(refusal, id, scope)
         response = refusal.response()
         response.headers[ID_HEADER] = id
         await response(scope, receive, send)
@@ -245,11 +245,11 @@ class HttpConnection(_SendDeadline, H11Protocol):
         if not between or self._crowd is not None or self._unread is not None or self.transport.is_closing():
             return False
         scope = whole_request(data)
-        error = None if scope is None else self.config.refusal(HTTPConnection({**scope, "client": self.client}))
+        error = None if scope is None else self.config.refusal(HTTPConnection(scope | {"client": self.client}))
         if scope is None or error is None:
             return False
         id = request_id(cast(Scope, scope))
-        self.config.refused(error.status, error.code, id)
+        self.config.refused(error, id, scope | {"client": self.client})
         answer = error.response()
         answer.headers.update({ID_HEADER: id, "X-Content-Type-Options": "nosniff"})
         lines = (b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *answer.raw_headers))
@@ -342,7 +342,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
             error.headers |= {"Connection": "close", ID_HEADER: id}
             refusal = error.response()
             start = h11.Response(status_code=error.status, headers=refusal.raw_headers)
-            self.config.refused(error.status, error.code, id)
+            self.config.refused(error, id, {"type": "http", "headers": [], "client": self.client})
             for event in (start, h11.Data(data=bytes(refusal.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

@@ -42,16 +42,17 @@ def listen(config: ServerConfig) -> socket.socket:
     return listener
 
 
-def allow_files(connections: int) -> None:
-    """Raise this process's limit of open files for so many connections, as far as the system allows."""
+def allow_files(connections: int) -> int:
+    """Raise this process's limit of open files for so many connections; returns how many the system allows."""
     if resource is None:
-        return
+        return connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(1, wanted - _OTHER_FILES)
 
 
 def _set_keepalive(listener: socket.socket, config: ServerConfig) -> None:

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import CLIENT_CLOSED, HttpError, to_http
-from photonlite.server.limits.callers import WrongKeyDelay, check_host, identify
+from photonlite.server.limits.callers import WrongKeyDelay, check_host, key_id
 from photonlite.server.metrics import UNMATCHED, HttpMetrics
 from photonlite.server.transport.logs import log, log_unforeseen
 from photonlite.server.transport.spans import RequestSpan, RequestSpans
@@ -58,11 +58,9 @@ class AccessLog:
         route: Any = getattr(scope.get("route"), "path", None) or UNMATCHED
         method = _method(scope)
         tokens = scope["state"].get("tokens", (0, 0))
-        key = None
-        with suppress(HttpError):
-            tenant = identify(HTTPConnection(scope), self._config).tenant
-            key = tenant and tenant[:8]
-        self._http.ended(route, status, seconds if is_http else None, exchange.received, exchange.sent, key, tokens)
+        key, code = key_id(HTTPConnection(scope), self._config), scope["state"].get("error_code")
+        counted = seconds if is_http else None
+        self._http.ended(route, status, counted, exchange.received, exchange.sent, key, code, tokens)
         more = {} if not is_http or (exchange.complete and not exchange.gone) else {"complete": False}
         log(
             "request" if is_http else "websocket",
@@ -78,6 +76,7 @@ class AccessLog:
             client=scope["client"][0] if scope.get("client") else None,
             key=key,
             **more,
+            **({} if code is None else {"code": code}),
         )
         if span is not None:
             span.end(method, route, status, tokens)
@@ -144,6 +143,7 @@ class _Exchange:
         self.complete |= kind.endswith("response.body") and not message.get("more_body", False)
 
     async def refuse(self, failure: HttpError) -> None:
+        self._scope["state"]["error_code"] = failure.code
         if self._scope["type"] == "websocket" and self.status is None:
             await WebSocket(self._scope, self._receive, self.send).send_denial_response(failure.response())
         elif self._scope["type"] == "websocket":

@@ -131,6 +131,7 @@ def event(data: Mapping[str, Any] | str) -> bytes:
 def failure_event(error: Exception, scope: Scope) -> bytes:
     """Return the event for an error that ends a stream after its response has begun; an unforeseen one is logged."""
     failure = to_http(error)
+    scope.setdefault("state", {})["error_code"] = failure.code
     log_unforeseen("a stream failed", error, failure, scope)
     return event(failure.body)
 

@@ -330,11 +330,16 @@ def test_refusals_before_the_application_are_counted_and_logged() -> None:
             assert refusal(read_all(client))[0] == 400
         numbers = server.get("/metrics")[1].decode()
 
-    assert 'photonlite_http_requests_total{route="(none)",status="503"} 1.0' in numbers
+    assert 'photonlite_http_requests_total{route="/v1/models",status="503"} 1.0' in numbers
+    assert 'photonlite_http_errors_total{code="too_many",key="(none)",route="/v1/models"} 1.0' in numbers
     assert 'photonlite_http_requests_total{route="(none)",status="400"} 1.0' in numbers
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    refused = [(line["status"], line["code"]) for line in lines if line["event"] == "refused"]
-    assert refused == [(503, "too_many"), (400, "invalid_http")]
+    refused = [line for line in lines if line["event"] == "refused"]
+    assert [(line["status"], line["code"]) for line in refused] == [(503, "too_many"), (400, "invalid_http")]
+    assert [(line["route"], line["client"], line["key"]) for line in refused] == [
+        ("/v1/models", "127.0.0.1", None),
+        ("(none)", "127.0.0.1", None),
+    ]
 
 
 @pytest.mark.parametrize(

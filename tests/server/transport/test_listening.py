@@ -3,8 +3,11 @@ import socket
 
 import pytest
 
+from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
+from photonlite.server.run import DrainingServer, run
 from photonlite.server.transport.listening import ListenError, allow_files, listen
+from tests.server.fake import FakeModel
 
 
 def test_port_0_takes_a_free_one_and_answers_nobody_yet() -> None:
@@ -40,12 +43,30 @@ def test_ipv6_is_an_address_like_others() -> None:
 
 def test_the_limit_of_files_is_raised_where_it_must_and_may(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
+    allowed: list[int] = []
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: made.append(limits))
     for soft, hard in ((256, 4096), (256, 512), (4096, 4096), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)):
         monkeypatch.setattr(resource, "getrlimit", lambda kind, limits=(soft, hard): limits)
-        allow_files(1000)
+        allowed.append(allow_files(1000))
 
     assert made == [(1256, 4096), (512, 512)]
+    assert allowed == [1000, 256, 1000, 1000]
+
+
+def test_a_server_takes_no_more_connections_than_files_may_be_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served: list[ServerConfig] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (300, 300))
+    monkeypatch.setattr(DrainingServer, "run", lambda self, sockets: served.append(self.config.limits))
+    for connections in (1000, 44):
+        config = ServerConfig(port=0, max_connections=connections)
+        with listen(config) as listener:
+            run(create_app(FakeModel(), config), config, listener)
+
+    assert [limits.max_connections for limits in served] == [44, 44]
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "ulimit -Hn" in warning.getMessage()
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:

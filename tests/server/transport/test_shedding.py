@@ -1,15 +1,22 @@
+import io
 import json
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
 
-from photonlite.server.limits.callers import Caller
+from photonlite.server.app import create_app
+from photonlite.server.config import ServerConfig, fingerprint
+from photonlite.server.limits.callers import Caller, identify
 from photonlite.server.limits.limiter import Shares
+from photonlite.server.transport.logs import json_lines
 from photonlite.server.transport.shedding import whole_request
+from tests.server.fake import FakeModel
 from tests.server.live import live
 from tests.server.transport.test_connections import GET, LATE, Endless
 
@@ -108,3 +115,34 @@ def test_a_refused_client_that_sends_nothing_more_is_closed() -> None:
         assert read_response(client).startswith(b"HTTP/1.1 429")
         server.advance(LATE)
         assert client.recv(1) == b""
+
+
+def test_a_request_that_was_refused_unparsed_is_counted_and_logged_like_others() -> None:
+    stream, keys = io.StringIO(), ("greedy", "other")
+    app = create_app(FakeModel(), ServerConfig(api_keys=keys, metrics_keys=keys))
+    requests = app.state.ingress.limiter.requests
+    while requests.take(identify(HTTPConnection(scope_of("greedy")), app.state.ingress.config)):
+        pass
+    with json_lines(stream), live(app=app) as server, server.connect() as client:
+        for _ in range(3):
+            client.sendall(HEAD + b"Authorization: Bearer greedy\r\n\r\n" + BODY)
+            assert read_response(client).startswith(b"HTTP/1.1 429")
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer other\r\n\r\n")
+        numbers = read_response(client).decode()
+
+    key = fingerprint("greedy")
+    for line in (
+        'http_requests_total{route="/v1/query",status="429"} 3.0',
+        f'key_requests_total{{key="{key}",status="429"}} 3.0',
+        f'http_errors_total{{code="queue_full",key="{key}",route="/v1/query"}} 3.0',
+    ):
+        assert f"photonlite_{line}" in numbers
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    refused = [line for line in lines if line["event"] == "refused"]
+    assert len(refused) == 3
+    told = {"status": 429, "code": "queue_full", "route": "/v1/query", "client": "127.0.0.1", "key": key}
+    assert told.items() <= refused[0].items()
+
+
+def scope_of(key: str) -> dict[str, Any]:
+    return {"type": "http", "headers": [(b"authorization", f"Bearer {key}".encode())], "client": ("127.0.0.1", 1)}
