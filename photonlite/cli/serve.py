@@ -60,11 +60,7 @@ def _serve(settings: ServeSettings, listener: socket.socket, link: Link | None =
         if link is not None:
             link.ready(str(model.device))
 
-    def beat() -> None:
-        notify_systemd("WATCHDOG=1")
-        if link is not None:
-            link.beat()
-
+    beat = partial(notify_systemd, "WATCHDOG=1") if link is None else link.beat
     hang_s = config.hang_s or HANG_S[model.device.type]
     return int(
         run.serve(

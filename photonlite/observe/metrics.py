@@ -98,7 +98,6 @@ def _counted(help: str) -> Any:
 
 
 def _gauge(help: str, default: float = 0) -> Any:
-    """Declare a number that goes up and down."""
     return field(default=default, metadata={"help": help, "gauge": True})
 
 

@@ -36,7 +36,7 @@ from photonlite.ray.metrics import joined
 from photonlite.server.app import cors
 from photonlite.server.bodies.reading import read_body
 from photonlite.server.config import ServerConfig
-from photonlite.server.errors import HttpError
+from photonlite.server.errors import HttpError, later
 from photonlite.server.limits.callers import Caller, check_metrics, identify
 from photonlite.server.limits.limiter import Permit, RequestLimiter
 from photonlite.server.routes.realtime import GOING_AWAY
@@ -188,7 +188,7 @@ class Forwarder:
                     for message in batch:
                         await sent.send(message)
         except TimeoutError as cause:
-            raise _unavailable("no replica has taken the request in time: try again later", "no_replica") from cause
+            raise later("no replica has taken the request in time: try again later", "no_replica") from cause
 
     def _note_loss(self, id: str, cause: BaseException, *, again: bool) -> None:
         self._metrics.lost.inc()
@@ -246,8 +246,4 @@ def refuse_changes(connection: HTTPConnection, config: ServerConfig) -> None:
 
 
 def _lost() -> HttpError:
-    return _unavailable("the replica that was answering is gone: send the request again", "replica_lost")
-
-
-def _unavailable(message: str, code: str) -> HttpError:
-    return HttpError(503, message, code=code, headers={"Retry-After": "1"})
+    return later("the replica that was answering is gone: send the request again", "replica_lost")

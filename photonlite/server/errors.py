@@ -109,15 +109,15 @@ def to_http(error: BaseException) -> HttpError:
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             if (work := _WORKERS.get(kind)) is not None:  # its own message is for the log
-                return _later(f"no process is there to {work}: try again later", code)
+                return later(f"no process is there to {work}: try again later", code)
             headers = {"Retry-After": "1"} if status == 429 else {}
             return HttpError(status, _with_flags(str(error) or code, _flags_for(error)), code=code, headers=headers)
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
-        return _later("the server has no file descriptors or no disk space left: try again later", "out_of_resources")
+        return later("the server has no file descriptors or no disk space left: try again later", "out_of_resources")
     return HttpError(500, "the server failed: its log tells more under this request id", code="internal_error")
 
 
-def _later(message: str, code: str) -> HttpError:
+def later(message: str, code: str) -> HttpError:
     return HttpError(503, message, code=code, headers={"Retry-After": "1"})
 
 

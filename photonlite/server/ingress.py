@@ -18,7 +18,7 @@ from photonlite.images.source import DecodedImage, is_url
 from photonlite.server.bodies.reading import media_type
 from photonlite.server.calls import Call, ServedModel, ask_model, bounded, check_parts, count_parts, image_places
 from photonlite.server.config import ServerConfig
-from photonlite.server.errors import CLIENT_CLOSED, HttpError, to_http
+from photonlite.server.errors import CLIENT_CLOSED, HttpError, later, to_http
 from photonlite.server.images import RequestImages, from_data_uri, naming
 from photonlite.server.limits import callers
 from photonlite.server.limits.callers import Caller
@@ -71,7 +71,7 @@ class Ingress:
         callers.check_origin(request, self.config)
         self._check_alive()
         if self.draining:
-            raise _unavailable("the server is shutting down: ask another one", "draining")
+            raise later("the server is shutting down: ask another one", "draining")
         self.check_rate(caller)
         socket = request.scope["type"] == "websocket"
         if not socket:
@@ -270,7 +270,7 @@ class Ingress:
 
     def _check_alive(self) -> None:
         if not self.model.alive:
-            raise _unavailable(
+            raise later(
                 "the engine has stopped: the server ends, or restarts; ask again, or another one", "engine_died"
             )
 
@@ -307,7 +307,3 @@ def _end_of(error: BaseException) -> End:
     """Return how a request without an answer has ended: one that was refused says nothing of the engine's time."""
     refused = to_http(error).status < CLIENT_CLOSED and not isinstance(error, TruncatedError)
     return "refused" if refused else "given up"
-
-
-def _unavailable(message: str, code: str) -> HttpError:
-    return HttpError(503, message, code=code, headers={"Retry-After": "1"})

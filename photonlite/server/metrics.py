@@ -1,7 +1,5 @@
 """HTTP's part of `/metrics`. Labels take few values, and nothing that a client sends becomes one."""
 
-from collections.abc import Callable
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
@@ -9,8 +7,7 @@ _MOST_KEYS = 1000
 
 UNMATCHED = "(none)"  # label of paths without a route, which are the client's own words, and of a missing key
 
-_without_times: Callable[[], None] = disable_created_metrics  # of creation, which would double the series of counters
-_without_times()
+disable_created_metrics()  # they would double the series of counters
 
 
 class HttpMetrics:

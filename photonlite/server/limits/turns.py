@@ -54,7 +54,7 @@ def kind_of(call: Call) -> Kind:
     arguments = call.arguments
     settings: Any = arguments.get("settings") or {}
     limit = settings.get("max_tokens" if call.skill in ("caption", "query", "chat") else "max_objects", 0)
-    limit = len(arguments.get("choices") or range(limit))
+    limit = len(arguments.get("choices") or ()) or limit
     form = any(arguments.get(name) is not None for name in ("schema", "choices", "regex"))
     length, parts = int(limit).bit_length(), 1 << (min(count_parts(arguments), MAX_REQUESTS) - 1).bit_length()
     images = len(call.images) + (call.image is not None)
