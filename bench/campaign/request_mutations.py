@@ -1,10 +1,16 @@
-"""Requests that were valid once: bodies changed as JSON and as bytes, and heads that no client should write."""
+"""Requests that were valid once: bodies changed as JSON and as bytes, and heads that no client should write.
+
+Some ask for much: many names in many tiles, images of odd or claimed sizes, deep and long JSON, bodies in many chunks.
+"""
 
 import base64
 import copy
 import io
 import json
 import random
+import struct
+import zlib
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from PIL import Image
@@ -12,13 +18,23 @@ from PIL import Image
 from bench.campaign.client import JSON
 
 
-def _png() -> bytes:
+def _png(size: tuple[int, int] = (8, 6)) -> bytes:
     file = io.BytesIO()
-    Image.new("RGB", (8, 6), "navy").save(file, "PNG")
+    Image.new("RGB", size, "navy").save(file, "PNG")
     return file.getvalue()
 
 
-PNG_URI: Final = "data:image/png;base64," + base64.b64encode(_png()).decode()
+@cache
+def _uri(size: tuple[int, int] = (8, 6), claimed: tuple[int, int] | None = None) -> str:
+    """Return a PNG of a size as a data URI; its header may claim another size, with the right checksum."""
+    data = bytearray(_png(size))
+    if claimed is not None:
+        struct.pack_into(">II", data, 16, *claimed)
+        struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+PNG_URI: Final = _uri()
 _MESSAGES: Final = [
     {"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": PNG_URI}}]}
 ]
@@ -38,7 +54,15 @@ TEMPLATES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
         "/v1/chat/completions",
         {"messages": _MESSAGES, "max_tokens": 4, "stream": True, "response_format": {"type": "json_object"}},
     ),
+    ("/v1/adapters", {"adapter": "adapters/shelf", "name": "shelf"}),
 )
+_COUNTS: Final = (1, 2, 8, 63, 64, 65, 300)  # of names
+_TILES: Final = ("auto", [1, 1], [2, 3], [8, 8], [64, 1], [9, 9], 1, 300, 10**9, "8x8", "1x0")
+_THIN: Final = ((1, 1), (1, 3000), (3000, 1), (2, 20_000), (20_000, 3), (1, 65_535))
+_CLAIMED: Final = (0, 1, 7, 8, 40_000, 65_536, 2**31 - 1, 2**31, 2**32 - 1)
+_DEEP: Final = (100, 1_000, 50_000, 200_000)
+_MANY: Final = (2_000, 99_000, 150_000)
+_PLACEHOLDER: Final = "photonlite: deep or long"
 _VALUES: Final[tuple[Any, ...]] = (
     *(None, True, 0, -1, 1.5, 10**400, -(2**63), 2**64, 1e308, float("nan"), float("inf"), "", "x" * 5000, "\ud800"),
     *("\0", "[", "(a+)+$", "data:image/png;base64,", "data:,", "https://example.com/x.png", [], {}, [[]], [None] * 200),
@@ -74,12 +98,19 @@ def mutate(chance: random.Random) -> Mutation:
     for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
         _change(body, chance)
         done.append("value")
-    data = json.dumps(body).encode()
+    if chance.random() < 0.2:
+        done.append(_ask_for_much(body, chance))
+    data = _filled(json.dumps(body).encode(), chance)
     if chance.random() < 0.25:
         data = _spoiled(bytearray(data), chance)
         done.append("bytes")
     head = [b"POST %b HTTP/1.1" % path.encode(), b"Host: 127.0.0.1", b"Content-Type: %b" % kind]
-    head.append(b"Content-Length: %d" % len(data))
+    if len(data) < 10_000 and chance.random() < 0.05:
+        head.append(b"Transfer-Encoding: chunked")
+        data = _chunked(data, chance)
+        done.append("chunked")
+    else:
+        head.append(b"Content-Length: %d" % len(data))
     changed = chance.random() < 0.2
     for _ in range(chance.choice((1, 1, 2)) if changed else 0):
         done.append(_change_head(head, chance))
@@ -87,6 +118,52 @@ def mutate(chance: random.Random) -> Mutation:
     if changed and chance.random() < 0.2:
         request = bytes(_spoiled(bytearray(request), chance))
     return Mutation(request, changed, f"{path}: {', '.join(done) or 'nothing'}")
+
+
+def _ask_for_much(body: dict[str, Any], chance: random.Random) -> str:
+    """Make a body ask for much work; returns the kind of it."""
+    match chance.randrange(4):
+        case 0:
+            body["object"] = [f"n{index}" for index in range(chance.choice(_COUNTS))]
+            body["tile"] = chance.choice(_TILES)
+            return "names and tiles"
+        case 1:
+            _set_image(body, _uri(chance.choice(_THIN)))
+            return "thin image"
+        case 2:
+            _set_image(body, _uri(claimed=(chance.choice(_CLAIMED), chance.choice(_CLAIMED))))
+            return "claimed size"
+    body[chance.choice(list(body) or ["question"])] = _PLACEHOLDER
+    return "deep or long"
+
+
+def _set_image(body: dict[str, Any], uri: str) -> None:
+    if "messages" in body:
+        parts = [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": uri}}]
+        body["messages"] = [{"role": "user", "content": parts}]
+    else:
+        body["image_url"] = uri
+
+
+def _filled(data: bytes, chance: random.Random) -> bytes:
+    """Put deep or long JSON, which `json.dumps` would not write, in its place."""
+    place = json.dumps(_PLACEHOLDER).encode()
+    if place not in data:
+        return data
+    count, many = chance.choice(_DEEP), chance.choice(_MANY)
+    deep = (b"[" * count + b"]" * count, b'{"a":' * count + b"0" + b"}" * count, b"[" + b"0," * many + b"0]")
+    return data.replace(place, chance.choice(deep))
+
+
+def _chunked(data: bytes, chance: random.Random) -> bytes:
+    """Write a body in chunks, now and then with a wrong size or extensions that nobody reads."""
+    size = chance.choice((1, 2, 16, 1000))
+    more = chance.choice((b"", b"", b"", b";x", b";" + b"y" * 300))
+    chunks = [
+        b"%x%b\r\n%b\r\n" % (len(data[at : at + size]), more, data[at : at + size]) for at in range(0, len(data), size)
+    ]
+    end = chance.choice((b"0\r\n\r\n",) * 6 + (b"0\r\nX: y\r\n\r\n", b"-1\r\n\r\n", b"zz\r\n", b"ffffffffffffffff\r\n"))
+    return b"".join(chunks) + end
 
 
 def _change(value: Any, chance: random.Random) -> None:
