@@ -1,4 +1,4 @@
-"""Requests by the OpenAPI document and against it (schemathesis), and mutated ones, in turns."""
+"""Requests by the OpenAPI document and against it (schemathesis) in every fourth batch, and mutated ones."""
 
 import contextlib
 import http.client
@@ -23,8 +23,9 @@ from bench.campaign.server import Server
 from bench.campaign.trial import Batches, Outcome, Setup, Trial
 from photonlite.server.routes.docs import MEDIA_TYPES
 
-BATCH: Final = 50
-_CLIENTS: Final = 4
+BATCH: Final = 200
+_CLIENTS: Final = 8
+_MUTATED: Final = 3  # batches after each one by schemathesis, which takes longer
 _SILENT_S: Final = 30.0
 _FLAGS: Final = (
     *("--max-tokens", "4", "--max-objects", "4", "--max-prompt-characters", "200", "--image-workers", "2"),
@@ -39,10 +40,10 @@ def run(setup: Setup, first: int) -> Batches:
         operations = documented(f"http://{HOST}:{server.port}/openapi.json")
         batch = -(-first // BATCH)
         while True:
-            if batch % 2:
+            if batch % (1 + _MUTATED):
                 outcomes = _mutated(pool, server.port, setup.seed, batch)
             else:
-                operation = operations[batch // 2 % len(operations)]
+                operation = operations[batch // (1 + _MUTATED) % len(operations)]
                 outcomes = _generated(operation, setup.seed, batch)
             if ended := server.restarts():
                 outcomes[-1] = outcomes[-1]._replace(failure=f"{outcomes[-1].failure} {ended}")

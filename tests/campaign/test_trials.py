@@ -41,10 +41,11 @@ def test_images(monkeypatch):
     assert outcomes[-1].figures["peak of a decoding process (MB)"] > 10
 
 
-def test_requests():
-    outcomes = few(requests.run(setup(), 50), 2)
+def test_requests(monkeypatch):
+    monkeypatch.setattr(requests, "BATCH", 50)
+    outcomes = few(requests.run(setup(), 150), 2)
     assert failures(outcomes) == []
-    assert [outcome.number for outcome in outcomes][:50] == list(range(50, 100))
+    assert [outcome.number for outcome in outcomes][:50] == list(range(150, 200))
     counts = [set(outcome.counts) & {"mutated", "schemathesis"} for outcome in outcomes]
     assert counts[:50] == [{"mutated"}] * 50
     assert counts[50:]
