@@ -7,7 +7,9 @@ import pytest
 
 from photonlite.api import VisionModel
 from photonlite.errors import ImageDecodeError
-from photonlite.server.calls import Call, ask_model
+from photonlite.server.calls import Call, Skill, ask_model, bounded
+from photonlite.server.config import ServerConfig
+from photonlite.server.errors import to_http
 from photonlite.server.transport.streams import ClientWatch, WatchedStream
 from tests.serving import GUARD, arguments, counters, make_image, run, serve
 
@@ -34,6 +36,30 @@ def test_a_call_is_answered_as_the_method_answers(model: VisionModel, skill: str
     result: Any = run(ask_model(model, call))
     assert result == getattr(model, skill)(png(), **more)
     assert result.metrics.output_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("skill", "given", "status"),
+    [
+        ("detect", {"object": [f"n{index}" for index in range(64)], "tile": [8, 8]}, 422),
+        ("detect", {"object": [f"n{index}" for index in range(65)]}, 422),
+        ("detect", {"object": "mug", "tile": [9, 9]}, 422),
+        ("detect", {"object": []}, 422),
+        ("query", {"question": "?", "choices": []}, 400),
+        ("query", {"question": "word " * 790}, 422),
+        ("query", {"question": "?", "settings": {"max_tokens": 5000}}, 422),
+        ("caption", {"adapter": "none"}, 404),
+        ("point", {"object": "mug", "spatial_refs": [[2.0, 3.0]]}, 422),
+    ],
+)
+def test_a_call_is_refused_by_limits_and_the_model_before_it_counts(
+    model: VisionModel, skill: Skill, given: dict[str, Any], status: int
+) -> None:
+    adapter = given.get("adapter")
+    more = {name: value for name, value in given.items() if name != "adapter"}
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - every error has its status
+        bounded(Call(skill, b"", more, adapter=adapter), ServerConfig(), model)
+    assert to_http(refused.value).status == status
 
 
 async def stream(model: VisionModel, **arguments: Any) -> WatchedStream:
