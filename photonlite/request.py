@@ -9,7 +9,7 @@ skill.finish ─> result, from the Completion
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
@@ -24,8 +24,12 @@ from photonlite.settings import check_settings, setting
 MAX_SCORED = 128
 """Most ids that one position gives probabilities for: two spellings of 64 choices."""
 
-SETTINGS = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "max_objects", "seed")
+SETTINGS = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "max_objects", "seed", "stop")
 """Names of the fields of `SamplingSettings`."""
+
+
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 1_000
 
 
 class RequestSettings(TypedDict, total=False):
@@ -38,6 +42,7 @@ class RequestSettings(TypedDict, total=False):
     max_tokens: int
     max_objects: int
     seed: int | None
+    stop: str | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class SamplingSettings:
             reference. Lists of boxes and points do not count them.
         max_objects: Boxes or points at most.
         seed: Makes a sampled result repeatable on one device; greedy results always are.
+        stop: Up to 4 sequences of 1 to 1,000 characters: a text ends before the first of them, and so does its
+            computation. Reasoning is not searched for them.
 
     Raises:
         SettingsError: A value has the wrong type or is out of its range.
@@ -67,9 +74,17 @@ class SamplingSettings:
     max_tokens: int = setting(768, least=1)
     max_objects: int = setting(50, least=1)
     seed: int | None = setting(None, least=0, most=2**63 - 1)
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str | list):
+            object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         check_settings(self, "setting")
+        if len(self.stop) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
+            raise SettingsError(
+                f"setting 'stop' is {_shown(self.stop)}: give at most {MAX_STOPS} sequences of 1 to "
+                f"{MAX_STOP_CHARACTERS} characters"
+            )
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any] | None) -> "SamplingSettings":

@@ -13,14 +13,14 @@ def test_the_defaults_are_greedy() -> None:
     settings = SamplingSettings.from_dict(None)
 
     assert settings == SamplingSettings.from_dict({}) == SamplingSettings()
-    assert dataclasses.astuple(settings) == (0.0, 1.0, None, 1.0, 768, 50, None)
+    assert dataclasses.astuple(settings) == (0.0, 1.0, None, 1.0, 768, 50, None, ())
     assert settings.greedy
 
 
 def test_a_dict_overrides_the_settings_it_names() -> None:
     settings = SamplingSettings.from_dict({"temperature": 0.5, "top_p": 0.3, "max_objects": 7})
 
-    assert dataclasses.astuple(settings) == (0.5, 0.3, None, 1.0, 768, 7, None)
+    assert dataclasses.astuple(settings) == (0.5, 0.3, None, 1.0, 768, 7, None, ())
     assert not settings.greedy
 
 
@@ -82,7 +82,7 @@ def test_values_at_the_limits_pass(name: str, value: Any) -> None:
 
 
 def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
-    names = "temperature, top_p, top_k, repetition_penalty, max_tokens, max_objects, seed"
+    names = "temperature, top_p, top_k, repetition_penalty, max_tokens, max_objects, seed, stop"
     with pytest.raises(SettingsError, match=rf"'temprature' is unknown .*{names}"):
         SamplingSettings.from_dict({"temprature": 1})
 

@@ -20,7 +20,7 @@ from photonlite.api.signatures import async_twin, typed_caption, typed_query
 from photonlite.api.tasks import EncodedImage, ImageInput, Options, Task, images_of, make_task
 from photonlite.config import EngineConfig, ImageLimits, Weights
 from photonlite.engine.handle import RequestHandle
-from photonlite.errors import CapacityError
+from photonlite.errors import CapacityError, SettingsError
 from photonlite.grammar.prompts import RequestLimits
 from photonlite.images.thumbnail import in_notebook
 from photonlite.models.checkpoint import LoadedModel
@@ -58,7 +58,8 @@ class VisionModel:
     data URI, where :func:`photonlite.load` was told to `allow_urls` an https URL, or what
     :meth:`encode_image` returned. Coordinates are normalised to [0, 1] with (0, 0) in the top-left corner of the
     upright image. `settings` may hold "temperature" (0: greedy, the default), "top_p" (1), "top_k" (all),
-    "repetition_penalty" (1), "max_tokens" (768), "max_objects" (50) and "seed". The second question about an image does
+    "repetition_penalty" (1), "max_tokens" (768), "max_objects" (50), "seed" and "stop". A setting that a method has no
+    use for, such as "max_objects" for `query`, is checked and changes nothing. The second question about an image does
     not encode it again.
 
     All methods take these options as well:
@@ -281,9 +282,10 @@ class VisionModel:
             `{"caption": str}`, or `{"caption": iterator of str}`.
         """
         build = partial(caption.build, self._prompts, length, self._sampling_of(settings))
-        finish, pieces = partial(caption.finish, self._prompts), partial(caption.stream, self._prompts)
+        request = build()
+        finish, pieces = (partial(read, request, self._prompts) for read in (caption.finish, caption.stream))
         more: dict[str, Any] = {"sized": build, "stream": pieces if stream else None}
-        return self._ask("caption", image, build(), finish, options, **more)
+        return self._ask("caption", image, request, finish, options, **more)
 
     acaption = async_twin(caption)
 
@@ -516,7 +518,13 @@ class VisionModel:
         """Return the settings of an answer; one in words begins with those of `load(sampling=...)`."""
         if self._text_defaults and form is None and (settings is None or isinstance(settings, Mapping)):
             settings = {**self._text_defaults, **(settings or {})}
-        return SamplingSettings.from_dict(settings)
+        sampling = SamplingSettings.from_dict(settings)
+        if form is not None and sampling.stop:
+            raise SettingsError(
+                "setting 'stop' is for answers in words; one with a schema, choices or a pattern ends by itself: leave "
+                "'stop' out"
+            )
+        return sampling
 
     def _ask(
         self,

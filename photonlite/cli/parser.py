@@ -221,6 +221,7 @@ def _add_skill_options(parser: argparse.ArgumentParser, command: str) -> None:
         _add_video_options(parser)
     else:
         parser.add_argument("--stream", action="store_true", help="plain text as it is generated, of one image")
+        parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this; repeatable")
     _add_settings(parser, objects=command in SPATIAL)
     parser.add_argument("--strict", action="store_true", help="an answer cut short by a limit is an error")
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from photonlite.errors import CapacityError, PromptError, SpatialRefError
+from photonlite.grammar.decoding.grammars import TextGrammar
 from photonlite.grammar.decoding.items import Item
 from photonlite.grammar.prompts import InlineImages, PlaceKind, Places, Prompts, Size
 from photonlite.images.source import named_image
@@ -155,16 +156,63 @@ def ordered_box(left: float, top: float, right: float, bottom: float) -> dict[st
     return {"x_min": min(left, right), "y_min": min(top, bottom), "x_max": max(left, right), "y_max": max(top, bottom)}
 
 
-class TextReader:
-    def __init__(self, prompts: Prompts) -> None:
-        self._detokenizer = prompts.detokenizer()
-        self._ends = (prompts.vocabulary.end, *prompts.vocabulary.other_ends)
+class StopSequences:
+    """Passes text on up to the first of some sequences, also where pieces cut one in two; then sets `met`."""
 
-    def feed(self, token: Token) -> str:
-        return "" if token.id in self._ends else self._detokenizer.feed(token.id)
+    def __init__(self, sequences: Sequence[str]) -> None:
+        self._sequences = tuple(sequences)
+        self._held = ""
+        self.met = False
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; return the text that is certain to come before any stop sequence."""
+        if self.met:
+            return ""
+        text = self._held + piece
+        found = [(text.find(sequence), len(sequence)) for sequence in self._sequences if sequence in text]
+        if found:
+            self.met, self._held = True, ""
+            # The first complete one counts, so that it does not matter how the text was cut into pieces.
+            return text[: min(found, key=lambda place: (sum(place), place))[0]]
+        keep = max((self._begun(text, sequence) for sequence in self._sequences), default=0)
+        certain, self._held = text[: len(text) - keep], text[len(text) - keep :]
+        return certain
 
     def flush(self) -> str:
-        return self._detokenizer.flush()
+        rest, self._held = self._held, ""
+        return rest
+
+    @staticmethod
+    def _begun(text: str, sequence: str) -> int:
+        """Return how many characters at the end of a text are the beginning of a sequence."""
+        longest = min(len(sequence) - 1, len(text))
+        return next((size for size in range(longest, 0, -1) if text.endswith(sequence[:size])), 0)
+
+
+class TextReader:
+    """Reads tokens into text, up to the first stop sequence."""
+
+    def __init__(self, prompts: Prompts, stop: Sequence[str] = ()) -> None:
+        self._detokenizer = prompts.detokenizer()
+        self._ends = (prompts.vocabulary.end, *prompts.vocabulary.other_ends)
+        self._stop = StopSequences(stop)
+
+    def feed(self, token: Token) -> str:
+        return self._stop.feed("" if token.id in self._ends else self._detokenizer.feed(token.id))
+
+    def flush(self) -> str:
+        return self._stop.feed(self._detokenizer.flush()) + self._stop.flush()
+
+    def stops_at(self, token: Token) -> bool:
+        """Read a token; return whether the text has met a stop sequence."""
+        self.feed(token)
+        return self._stop.met
+
+
+def text_grammar(prompts: Prompts, budget: int, settings: SamplingSettings) -> TextGrammar:
+    """Return the grammar of a text that ends at the settings' stop sequences."""
+    stops_at = TextReader(prompts, settings.stop).stops_at if settings.stop else None
+    return TextGrammar(prompts.vocabulary, budget, stops_at)
 
 
 def read_text(reader: TokenReader, tokens: Iterable[Token]) -> str:

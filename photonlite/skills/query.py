@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Self, Unpack
 
 from photonlite.errors import ImageError, SpatialRefError, UnsupportedSkillError
-from photonlite.grammar.decoding.grammars import ReasoningGrammar, TextGrammar, Vocabulary
+from photonlite.grammar.decoding.grammars import ReasoningGrammar, Vocabulary
 from photonlite.grammar.prompts import Conversations, Places, Prompts, Size
 from photonlite.request import Completion, Grammar, Request, SamplingSettings, Token, Turn
 from photonlite.results import Answer
@@ -27,6 +27,7 @@ from photonlite.skills.base import (
     clean_text,
     read_text,
     room_after,
+    text_grammar,
 )
 from photonlite.skills.chat import Conversation, flat_text
 
@@ -134,9 +135,10 @@ def build(prompts: Prompts, asked: CheckedQuestion) -> Request:
     limit = asked.settings.max_tokens
     if asked.reasoning:
         budget = min(asked.room, 2 * limit + 1)
-        return asked.request(ReasoningGrammar(prompts.vocabulary, budget, limit), budget)
+        answer = text_grammar(prompts, limit, asked.settings)
+        return asked.request(ReasoningGrammar(prompts.vocabulary, budget, limit, answer), budget)
     budget = min(asked.room, limit)
-    return asked.request(TextGrammar(prompts.vocabulary, budget), budget)
+    return asked.request(text_grammar(prompts, budget, asked.settings), budget)
 
 
 def build_sized(prompts: Prompts, asked: CheckedQuestion, sizes: Sequence[Size]) -> Request:
@@ -160,7 +162,8 @@ def stream(
 
 
 def _reader(request: Request, prompts: Prompts) -> tuple[dict[str, Any] | None, TokenReader]:
-    return with_reasoning(prompts, TextReader(prompts), isinstance(request.grammar, ReasoningGrammar))
+    answer = TextReader(prompts, request.settings.stop)
+    return with_reasoning(prompts, answer, isinstance(request.grammar, ReasoningGrammar))
 
 
 def with_reasoning(prompts: Prompts, answer: TokenReader, reasoned: bool) -> tuple[dict[str, Any] | None, TokenReader]:

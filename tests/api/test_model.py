@@ -56,7 +56,7 @@ def expected(loaded: LoadedModel, skill: str, image: Image.Image | None, setting
             return segment.finish(prompts, request, oracle.generate(request, crops).complete())
         case "caption":
             request = caption.build(prompts, "short", settings=sampling)
-            return caption.finish(prompts, oracle.generate(request, crops).complete())
+            return caption.finish(request, prompts, oracle.generate(request, crops).complete())
     reasoning = skill == "reason"
     request = query.build(
         prompts,

@@ -13,7 +13,7 @@ not sampled. Skills drop an object that the budget cuts short.
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
@@ -143,10 +143,11 @@ class BudgetedGrammar(ABC):
 
 
 class TextGrammar(BudgetedGrammar):
-    """Text up to the end id."""
+    """Text up to the end id, or up to the first token for which `stops_at` returns true."""
 
-    def __init__(self, vocabulary: Vocabulary, budget: int) -> None:
+    def __init__(self, vocabulary: Vocabulary, budget: int, stops_at: Callable[[Token], bool] | None = None) -> None:
         super().__init__(budget)
+        self._stops_at = stops_at
         self._ends = (vocabulary.end, *vocabulary.other_ends)
         never = vocabulary.never_in_text
         self._later = Allowed(suppressed=(*vocabulary.suppressed_in_answer, *never))
@@ -163,7 +164,8 @@ class TextGrammar(BudgetedGrammar):
 
     def _advance(self, token: Token) -> str | None:
         self._allowed = self._later
-        return "stop" if token.id in self._ends else None
+        stopped = token.id in self._ends or (self._stops_at is not None and self._stops_at(token))
+        return "stop" if stopped else None
 
 
 class ReasoningGrammar(BudgetedGrammar):

@@ -25,17 +25,15 @@ from photonlite.server.bodies.base import (
     Json,
     JsonSchema,
     Text,
-    Texts,
     must_be,
     shown,
     unusable,
 )
-from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Temperature, TopP
+from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Stop, Temperature, TopP
 from photonlite.skills.chat import MAX_TURNS, count_parts
 
-_MOST_STOPS: Final = 4
 _ALL_TOKENS: Final = (0, -1)  # values of top_k that vLLM takes for no limit
-_SAMPLING: Final = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "max_tokens")
+_SAMPLING: Final = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "max_tokens", "stop")
 _SETTINGS: Final = {name: name for name in _SAMPLING} | {"max_completion_tokens": "max_tokens"}
 
 
@@ -181,16 +179,6 @@ class StreamOptions(Body):
     include_obfuscation: Ignored = None
 
 
-def _as_stops(stop: object) -> object:
-    stops = [stop] if isinstance(stop, str) else stop
-    if isinstance(stops, list) and (len(stops) > _MOST_STOPS or not all(stops)):
-        raise unusable(f"'stop' must be at most {_MOST_STOPS} sequences of at least one character")
-    return stops
-
-
-Stops = Annotated[Texts, BeforeValidator(_as_stops, json_schema_input_type=str | list[str])]
-
-
 class ChatCompletionRequest(Body):
     """A conversation, about several images where the model reads several. Unknown parameters are refused."""
 
@@ -207,7 +195,7 @@ class ChatCompletionRequest(Body):
     )
     repetition_penalty: SkipValidation[RepetitionPenalty] = 1
     seed: SkipValidation[Seed] | None = Field(None, description="Makes samples repeatable.")
-    stop: Stops = Field([], description=f"Sequences before which the answer ends; at most {_MOST_STOPS}.")
+    stop: SkipValidation[Stop] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     n: Annotated[Any, Only(1)] = None

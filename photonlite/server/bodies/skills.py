@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, InstanceOf, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from photonlite.request import MAX_STOP_CHARACTERS, MAX_STOPS
 from photonlite.results import Metrics
 from photonlite.server.bodies.base import (
     Body,
@@ -30,6 +31,11 @@ RepetitionPenalty = Annotated[
     float, Field(ge=0.01, le=100, description="Above 1, words of the prompt and the answer so far become less likely.")
 ]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+_Sequence = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Stop = Annotated[
+    _Sequence | Annotated[list[_Sequence], Field(max_length=MAX_STOPS)],
+    Field(description="Sequences before which a text ends."),
+]
 
 
 class Settings(Body):
@@ -42,6 +48,7 @@ class Settings(Body):
     max_tokens: int | None = Field(None, ge=1, description="Tokens of a text or an outline at most.")
     max_objects: int | None = Field(None, ge=1, description="Boxes or points at most.")
     seed: Seed | None = Field(None, description="Makes samples repeatable.")
+    stop: Stop | None = None
 
 
 def _check_object(value: object) -> Any:

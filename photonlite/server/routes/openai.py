@@ -1,7 +1,7 @@
 """`/v1/chat/completions` and `/v1/models`: what OpenAI's own clients call, answered by `chat`."""
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -17,39 +17,6 @@ from photonlite.server.errors import HttpError
 from photonlite.server.ingress import Ingress
 from photonlite.server.limits.limiter import Permit
 from photonlite.server.transport.streams import EventResponse, WatchedStream, event, failure_event
-
-
-class StopSequences:
-    """Passes text on up to the first of some sequences, also where pieces cut one in two; then sets `met`."""
-
-    def __init__(self, sequences: Sequence[str]) -> None:
-        self._sequences = tuple(sequences)
-        self._held = ""
-        self.met = False
-
-    def feed(self, piece: str) -> str:
-        """Take a piece; return the text that is certain to come before any stop sequence."""
-        if self.met:
-            return ""
-        text = self._held + piece
-        found = [(text.find(sequence), len(sequence)) for sequence in self._sequences if sequence in text]
-        if found:
-            self.met, self._held = True, ""
-            # The first complete one counts, so that it does not matter how the text was cut into pieces.
-            return text[: min(found, key=lambda place: (sum(place), place))[0]]
-        keep = max((self._begun(text, sequence) for sequence in self._sequences), default=0)
-        certain, self._held = text[: len(text) - keep], text[len(text) - keep :]
-        return certain
-
-    def flush(self) -> str:
-        rest, self._held = self._held, ""
-        return rest
-
-    @staticmethod
-    def _begun(text: str, sequence: str) -> int:
-        """Return how many characters at the end of a text are the beginning of a sequence."""
-        longest = min(len(sequence) - 1, len(text))
-        return next((size for size in range(longest, 0, -1) if text.endswith(sequence[:size])), 0)
 
 
 def routes(ingress: Ingress) -> list[BaseRoute]:
@@ -105,9 +72,8 @@ async def _answer(
         stream = await ingress.stream(call, permit, request)
         return EventResponse(_events(stream, asked, head, request.scope), stream, permit)
     result = await ingress.answer(call, permit, request)
-    stop = StopSequences(asked.stop)
-    text = stop.feed(result.get("text", result["answer"])) + stop.flush()  # of an object, the JSON
-    choice = chat.ChatChoice(message=chat.ChatAnswer(content=text), finish_reason=_reason(stop, result))
+    text = result.get("text", result["answer"])  # of an object, the JSON
+    choice = chat.ChatChoice(message=chat.ChatAnswer(content=text), finish_reason=_reason(result))
     return JSONResponse(chat.ChatCompletion(**head, choices=[choice], usage=chat.Usage.of(result)).model_dump())
 
 
@@ -123,23 +89,17 @@ async def _events(
         return chunk([chat.ChunkChoice(delta={**more, "content": text}, finish_reason=None)])
 
     yield piece("", role="assistant")
-    stop = StopSequences(asked.stop)
     try:
         async for text in stream:
-            if certain := stop.feed(text):
-                yield piece(certain)
-            if stop.met and not asked.include_usage:
-                break  # closing the stream cancels the rest; counting its tokens takes waiting for its end
+            yield piece(text)
     except Exception as error:
         yield failure_event(error, scope)
         return
-    if rest := stop.flush():
-        yield piece(rest)
-    yield chunk([chat.ChunkChoice(delta={}, finish_reason=_reason(stop, stream.result))])
+    yield chunk([chat.ChunkChoice(delta={}, finish_reason=_reason(stream.result))])
     if asked.include_usage:
         yield chunk([], chat.Usage.of(stream.result))
     yield event("[DONE]")
 
 
-def _reason(stop: StopSequences, result: Mapping[str, Any]) -> Literal["stop", "length"]:
-    return "length" if not stop.met and getattr(result, "finish_reason", None) == "length" else "stop"
+def _reason(result: Mapping[str, Any]) -> Literal["stop", "length"]:
+    return "length" if getattr(result, "finish_reason", None) == "length" else "stop"

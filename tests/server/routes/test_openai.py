@@ -79,10 +79,11 @@ def test_an_answer_that_was_cut_says_so(app: Starlette, fake: FakeModel) -> None
     assert ask(app).json["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_stop_sequence_ends_an_answer(app: Starlette) -> None:
-    choice = ask(app, stop=[" them", "o"]).json["choices"][0]
+@pytest.mark.parametrize("stream", [False, True])
+def test_stop_sequences_are_a_setting_of_the_model(app: Starlette, fake: FakeModel, stream: bool) -> None:
+    assert ask(app, stop=[" them", "o"], stream=stream).status == 200
 
-    assert (choice["message"]["content"], choice["finish_reason"]) == ("tw", "stop")
+    assert fake.calls[0].arguments["settings"]["stop"] == [" them", "o"]
 
 
 def test_a_stream_has_a_role_pieces_a_finish_reason_and_an_end(app: Starlette, fake: FakeModel) -> None:
@@ -109,21 +110,6 @@ def test_usage_comes_last_where_it_is_wanted(app: Starlette) -> None:
 
     assert all(chunk["usage"] is None for chunk in chunks)
     assert (last["choices"], last["usage"]) == ([], USAGE)
-
-
-@pytest.mark.parametrize("usage", [False, True])
-def test_a_stop_sequence_ends_a_stream_and_gives_the_rest_up_unless_it_is_counted(
-    app: Starlette, fake: FakeModel, usage: bool
-) -> None:
-    options = {"stream_options": {"include_usage": True}} if usage else {}
-    *chunks, end = events(ask(app, stream=True, stop="of", **options))
-
-    assert end == "[DONE]"
-    choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    assert "".join(choice["delta"].get("content", "") for choice in choices) == "two "
-    assert choices[-1]["finish_reason"] == "stop"
-    assert [chunk["usage"] for chunk in chunks if chunk.get("usage")] == ([USAGE] if usage else [])
-    assert fake.cancelled == (0 if usage else 1)
 
 
 def test_an_error_after_the_first_piece_ends_the_stream(app: Starlette, fake: FakeModel) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photonlite.server.routes.openai import StopSequences
+from photonlite.skills.base import StopSequences
 
 
 def passed(sequences: list[str], pieces: list[str]) -> str:
