@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from photonlite.errors import ImageUrlError, PromptError
+from photonlite.hints import did_you_mean
 from photonlite.images.source import is_data_uri, is_url, source_key
 from photonlite.request import Turn
 
@@ -21,6 +22,12 @@ MAX_TURNS: Final = 1024
 
 MAX_CHARACTERS: Final = 100_000
 """Characters of a conversation: more take long to encode; the context is checked later."""
+
+DETAILS: Final = ("auto", "high")
+"""Values of `detail` beside an image's URL that are taken: images are always read in full detail."""
+
+IGNORED: Final = ("annotations", "parsed", "cache_control")
+"""Fields that change no answer: notes on an earlier answer's text, its value, and when to cache."""
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -45,6 +52,7 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
 
     A part is text, `{"type": "text", "text": ...}`, `{"type": "image", "image": ...}` with anything that stands for an
     image, or `{"type": "image_url", "image_url": {"url": ...}}` with a data URI or a URL; ImageUrlError for a path.
+    Other fields are refused unless they change no answer: those that are None or an empty list, and `IGNORED`.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise PromptError(
@@ -95,6 +103,7 @@ def _turn(message: Message, where: str, images: list[Any]) -> Turn:
     role = _ROLES.get(known) if isinstance(known := message.get("role"), str) else None
     if role is None:
         raise PromptError(f"{where} has the role {message.get('role')!r:.60}: it is one of {', '.join(_ROLES)}")
+    _check_fields(message, ("role", "content"), where)
     content = message.get("content")
     if content is None and role == "assistant":
         content = ""  # clients hand back such a turn as they got it
@@ -114,19 +123,35 @@ def _part(part: object, where: str, images: list[Any]) -> str | None:
         return part
     given: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
     kind = given.get("type")
-    value = given.get(kind) if isinstance(kind, str) else None
-    if kind == "text" and isinstance(value, str):
-        return value
+    value = given.get(kind) if kind in ("text", "image", "image_url") else None
     if kind == "image_url" and isinstance(value, Mapping):
+        _check_fields(value, ("url", "detail"), where)
+        if value.get("detail") not in (None, *DETAILS):
+            raise PromptError(f"{where} has the detail {value['detail']!r:.60}: only {' or '.join(DETAILS)} is taken")
         value = value.get("url")
-        if isinstance(value, str) and not (is_data_uri(value) or is_url(value)):
-            raise ImageUrlError(
-                f"{where} has the image_url {value!r:.60}: it takes data: and https: URLs; a path goes into "
-                '{"type": "image", "image": ...}'
+    if value is None or (kind == "text" and not isinstance(value, str)):
+        raise PromptError(
+            f'{where} has the part {part!r:.80}: give {{"type": "text", "text": ...}} or '
+            '{"type": "image", "image": ...}'
+        )
+    _check_fields(given, ("type", str(kind)), where)
+    if kind == "text":
+        return str(value)
+    if kind == "image_url" and not (isinstance(value, str) and (is_data_uri(value) or is_url(value))):
+        raise ImageUrlError(
+            f"{where} has the image_url {value!r:.60}: it takes data: and https: URLs; a path goes into "
+            '{"type": "image", "image": ...}'
+        )
+    images.append(value)
+    return None
+
+
+def _check_fields(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Raise a PromptError for a field that would not be used."""
+    for name, value in given.items():
+        if name not in (*known, *IGNORED) and value is not None and not (isinstance(value, list) and not value):
+            resize = ": resize the image instead" if str(name).endswith(("_pixels", "_height", "_width")) else ""
+            raise PromptError(
+                f"{where} has the field {name!r:.60}{did_you_mean(name, known)}, which is not used{resize}; the fields "
+                f"are {', '.join(known)}"
             )
-    if kind in ("image", "image_url") and value is not None:
-        images.append(value)
-        return None
-    raise PromptError(
-        f'{where} has the part {part!r:.80}: give {{"type": "text", "text": ...}} or {{"type": "image", "image": ...}}'
-    )

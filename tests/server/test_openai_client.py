@@ -55,6 +55,14 @@ def test_a_completion_is_read(client: openai.OpenAI, server: Live) -> None:
     assert server.fake.calls[-1].arguments["question"] == "Be brief.\n\nHow many?"
 
 
+def test_an_answer_goes_into_the_next_request(client: openai.OpenAI) -> None:
+    message = client.chat.completions.create(model="fake", messages=MESSAGES).choices[0].message
+
+    for earlier in (message, message.model_dump()):
+        turns: Any = [*MESSAGES, earlier, {"role": "user", "content": "Sure?"}]
+        assert client.chat.completions.create(model="fake", messages=turns).choices[0].message == message
+
+
 def test_a_stream_is_read(client: openai.OpenAI) -> None:
     with client.chat.completions.create(
         model="fake", messages=MESSAGES, stream=True, stream_options={"include_usage": True}

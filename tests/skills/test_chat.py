@@ -1,3 +1,5 @@
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,10 @@ QUESTION = {"role": "user", "content": "How many?"}
 
 def image(value: object) -> dict[str, Any]:
     return {"type": "image", "image": value}
+
+
+def says(part: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": [part, "What is it?"]}
 
 
 def test_texts_and_images_keep_their_places() -> None:
@@ -85,10 +91,52 @@ def test_images_that_are_sent_again_count_once() -> None:
     assert unique_images([first, "a", b"a", second, "a", first, b"a"]) == (first, "a", b"a", second)
 
 
-def test_an_image_url_is_never_a_path() -> None:
-    part = {"type": "image_url", "image_url": {"url": "/etc/picture.png"}}
-    with pytest.raises(ImageUrlError, match=r"message 1 has the image_url '/etc/picture\.png'"):
+PATH = "/etc/picture.png"
+
+
+@pytest.mark.parametrize("url", [PATH, Path(PATH), f"file://{PATH}", b"bytes", 7])
+@pytest.mark.parametrize("nested", [True, False])
+def test_an_image_url_is_never_a_path(url: object, nested: bool) -> None:
+    part = {"type": "image_url", "image_url": {"url": url} if nested else url}
+    with pytest.raises(ImageUrlError, match=re.escape(f"message 1 has the image_url {url!r:.60}")):
         read_messages([{"role": "user", "content": [part, "What is it?"]}])
+
+
+@pytest.mark.parametrize("url", ["data:image/png;base64,AAAA", "https://example.com/a.png", "HTTP://example.com/a.png"])
+@pytest.mark.parametrize("nested", [True, False])
+def test_an_image_url_is_a_data_uri_or_a_url(url: str, nested: bool) -> None:
+    part = {"type": "image_url", "image_url": {"url": url, "detail": "auto"} if nested else url}
+
+    assert read_messages([{"role": "user", "content": [part, "What is it?"]}]).images == (url,)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (QUESTION | {"name": "Ann"}, "message 1 has the field 'name', which is not used; the fields are role, content"),
+        (QUESTION | {"contents": "x"}, "the field 'contents' (did you mean 'content'?)"),
+        (QUESTION | {"tool_calls": [{}]}, "the field 'tool_calls'"),
+        (QUESTION | {"refusal": "No."}, "the field 'refusal'"),
+        (says(image("x") | {"min_pixels": 3136}), "the field 'min_pixels', which is not used: resize the image"),
+        (says(image("x") | {"max_pixles": 5}), "the field 'max_pixles'"),
+        (says(image("x") | {"resized_height": 56}), "the field 'resized_height', which is not used: resize the image"),
+        (says(image("x") | {"text": "y"}), "the field 'text'"),
+        (says({"type": "text", "text": "x", "image": "y"}), "the field 'image'"),
+        (says({"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}), "the detail 'low': only auto"),
+        (says({"type": "image_url", "image_url": {"url": "data:x", "max_pixels": 5}}), "the field 'max_pixels'"),
+    ],
+)
+def test_a_field_that_is_not_used_is_refused_by_name(message: Any, words: str) -> None:
+    with pytest.raises(PromptError, match=re.escape(words)):
+        read_messages([message])
+
+
+def test_fields_that_change_no_answer_are_taken() -> None:
+    hint = {"cache_control": {"type": "ephemeral"}}
+    unused = {"refusal": None, "audio": None, "tool_calls": [], "annotations": [{"type": "url_citation"}]}
+    messages = [QUESTION | hint, {"role": "assistant", "content": "Two.", **unused}, says(image("x") | hint)]
+
+    assert read_messages(messages).images == ("x",)
 
 
 def test_parts_are_limited_over_all_messages() -> None:

@@ -41,7 +41,7 @@ class Body(BaseModel):
             return given
         known = [field.alias or name for name, field in cls.model_fields.items()]
         unknown = next((name for name, value in given.items() if value is not None and name not in known), None)
-        if unknown is not None and cls.model_config["extra"] == "forbid":
+        if unknown is not None:
             hint = did_you_mean(unknown, known)
             message = f"the field {shown(unknown)} is unknown{hint}: the fields are {', '.join(known)}"
             raise HttpError(422, message, code="unknown_field")

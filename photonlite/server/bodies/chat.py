@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -30,7 +29,7 @@ from photonlite.server.bodies.base import (
     unusable,
 )
 from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Stop, Temperature, TopP
-from photonlite.skills.chat import MAX_TURNS, count_parts
+from photonlite.skills.chat import DETAILS, MAX_TURNS, count_parts
 
 _ALL_TOKENS: Final = (0, -1)  # values of top_k that vLLM takes for no limit
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "max_tokens", "stop")
@@ -64,27 +63,27 @@ Ignored = Annotated[Any, Field(description="Ignored.")]
 Limit = SkipValidation[Annotated[int, Field(ge=1)]]
 
 
-class Lenient(Body):
-    model_config = ConfigDict(extra="ignore")
-
-
-class ImageUrl(Lenient):
-    """Where an image is; how detailed it is to be looked at is left to the model."""
+class ImageUrl(Body):
+    """Where an image is. Images are always read in full detail."""
 
     url: Text = Field(description="A data URI with base64, or a URL of a host that the server allows.")
+    detail: Annotated[Any, Only(*DETAILS)] = None
 
 
-class ChatPart(Lenient):
+class ChatPart(Body):
     """A text, or, in a message of the user's, an image."""
 
     type: Literal["text", "image_url"]
     text: Text | None = None
     image_url: ImageUrl | None = None
+    cache_control: Ignored = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if getattr(self, self.type) is None:
             raise PydanticCustomError("must_be", "must have a field {name}", {"name": repr(self.type)})
+        if None not in (self.text, self.image_url):
+            raise unusable(f"a part of the type {self.type!r} has both 'text' and 'image_url': make it two parts")
         return self
 
 
@@ -94,7 +93,7 @@ def _as_parts(content: object) -> object:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-class ChatMessage(Lenient):
+class ChatMessage(Body):
     """One turn. The last one must be the user's, and hold text."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -103,13 +102,13 @@ class ChatMessage(Lenient):
         Field(fail_fast=True, max_length=MAX_TURNS),
         BeforeValidator(_as_parts, json_schema_input_type=str | list[ChatPart]),
     ] = Field([])
-    tool_calls: Any = Field(None, description="There are no tools: only an empty list is taken.")
-    function_call: Any = Field(None, description="There are no functions: only null is taken.")
+    tool_calls: Annotated[Any, Only([])] = None
+    annotations: Ignored = None
+    parsed: Ignored = None
+    cache_control: Ignored = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.tool_calls or self.function_call:
-            raise unusable("a message calls a tool: there are none, leave such messages out")
         if "content" not in self.model_fields_set and self.role != "assistant":  # its answer may have been cut short
             raise PydanticCustomError("must_be", "must have a 'content': text or a list of parts")
         if self.role != "user" and self.images:

@@ -137,7 +137,7 @@ def text(words: str) -> dict[str, Any]:
 
 
 def image(url: str = URI) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+    return {"type": "image_url", "image_url": {"url": url, "detail": "high"}}
 
 
 def question(asked: ChatCompletionRequest) -> str:
@@ -212,9 +212,19 @@ def test_an_image_that_is_sent_again_counts_once_and_others_count() -> None:
         ([says("user", "a"), says("assistant", "b")], "the last message is the assistant's"),
         ([says("user", " ")], "the last message holds no text"),
         ([user(image())], "the last message holds no text"),
-        ([user({"type": "input_audio", "input_audio": {}})], "must be 'text' or 'image_url'"),
+        ([user({"type": "input_audio", "input_audio": {}})], "the field 'input_audio' is unknown"),
+        ([user({"type": "refusal"})], "must be 'text' or 'image_url'"),
+        ([user(text("a") | {"image_url": {"url": URI}})], "both 'text' and 'image_url': make it two parts"),
+        ([user(text("a"), image() | {"max_pixels": 3136})], "the field 'max_pixels' is unknown"),
+        ([user({"type": "image_url", "image_url": {"url": URI, "max_pixels": 3136}})], "the field 'max_pixels' is"),
+        ([user({"type": "image_url", "image_url": {"url": URI, "detail": "low"}})], "'detail' is 'low': only 'auto'"),
+        ([user({"type": "text", "text": "a", "txt": "b"})], "the field 'txt' is unknown (did you mean 'text'?)"),
+        ([says("user", "a") | {"name": "Ann"}], "the field 'name' is unknown"),
+        ([says("user", "a"), says("assistant", "b") | {"audio": {"id": "x"}}, says("user", "c")], "the field 'audio'"),
+        ([says("user", "a"), says("assistant", "b") | {"refusal": "No."}, says("user", "c")], "the field 'refusal'"),
+        ([says("user", "a"), says("assistant", "") | {"function_call": {}}, says("user", "c")], "'function_call'"),
         ([{"role": "system", "content": [image()]}, says("user", "a")], "of the system's holds an image"),
-        ([{"role": "assistant", "content": "", "tool_calls": [{}]}, says("user", "a")], "calls a tool"),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}]}, says("user", "a")], "'tool_calls' is [{}]"),
     ],
 )
 def test_invalid_conversations_are_refused(messages: Any, words: str) -> None:
@@ -222,11 +232,19 @@ def test_invalid_conversations_are_refused(messages: Any, words: str) -> None:
 
 
 def test_an_answer_of_openais_client_can_be_sent_back() -> None:
-    answer = {"role": "assistant", "content": "Two.", "refusal": None, "annotations": [], "tool_calls": []}
+    # What `choices[0].message.model_dump()` of the package openai has.
+    unused = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls"))
 
-    conversation = read(messages=[says("user", "a"), answer, says("user", "b")])
+    for more in (unused, {"annotations": [], "tool_calls": [], "parsed": {"count": 2}}):
+        messages = [says("user", "a"), says("assistant", "Two.") | more, says("user", "b")]
+        assert question(read(messages=messages)) == "User: a\nAssistant: Two.\n\nb"
+        assert flat_text(read_messages(messages).turns) == "User: a\nAssistant: Two.\n\nb"
 
-    assert question(conversation) == "User: a\nAssistant: Two.\n\nb"
+
+def test_hints_for_caching_change_no_answer() -> None:
+    hint = {"cache_control": {"type": "ephemeral"}}
+
+    assert read(messages=[user(text("a") | hint) | hint]).conversation == read(messages=[user(text("a"))]).conversation
 
 
 @pytest.mark.parametrize(
