@@ -16,6 +16,7 @@ import functools
 import math
 import os
 import re
+import stat
 import sys
 import types
 import typing
@@ -152,7 +153,22 @@ def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return photonlite's folder in the user's cache."""
     cache = environ.get("XDG_CACHE_HOME", "")
     # The specification has relative paths ignored.
-    return (Path(cache) if os.path.isabs(cache) else Path("~/.cache").expanduser()) / "photonlite"
+    return (Path(cache) if os.path.isabs(cache) else with_home("~/.cache")) / "photonlite"
+
+
+def with_home(path: str | Path) -> Path:
+    """Return a path with the home folder for "~"; raises a SettingsError for a user without one, as in containers."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as cause:
+        raise SettingsError(f"the home folder in {str(path)!r} is not known: set HOME, or name a folder") from cause
+
+
+def written_by_others(status: os.stat_result) -> str | None:
+    """Return how it shows that other users can change a file or a folder; None if they cannot."""
+    mode = stat.S_IMODE(status.st_mode)
+    shared = os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH)  # on Windows the mode does not tell
+    return f"can be written by other users (mode {mode:o})" if shared else None
 
 
 class Given(NamedTuple):

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,10 +23,10 @@ from photonlite.models.fingerprint import fingerprint, known_fingerprint
 from photonlite.runner.memory import MemoryPart, MemoryPlan
 from photonlite.runner.stored_images import measure_bus
 from photonlite.runner.swap import lock_pages
+from photonlite.settings import with_home
 
 _logger = logging.getLogger("photonlite")
 
-_NOTES = "checkpoints"
 _PROBE_BYTES = 8 * 2**20
 
 
@@ -39,7 +38,7 @@ def open_store(
 ) -> ImageStore | None:
     """Open the tiers that a configuration has; None if it has none. What computing takes is told by `connect`.
 
-    Raises a SettingsError for a folder that cannot be written, or a model that has no files to be known by.
+    Raises a SettingsError for a folder that cannot be used, or a model that has no files to be known by.
     """
     # Ranks of tensor parallelism have a part of the keys and values each.
     policy = TierPolicy(lambda: (None, None), pages=config.tensor_parallel == 1, copies=device.type == "cuda")
@@ -54,8 +53,8 @@ def open_store(
     files = loaded.files
     if files is None:
         raise SettingsError("engine setting 'store' is for models that were loaded from files: leave it out")
-    folder = Path(config.store).expanduser()
-    tier, notes = DiskTier(folder, config.store_bytes), folder / _NOTES
+    tier = DiskTier(with_home(config.store), config.store_bytes)
+    notes = tier.notes
     numbers = [device.type, str(dtype), f"fp8 {config.fp8_linears}", f"fused {config.fused}", repr(loaded.precisions)]
     pages = [f"kv {config.kv_dtype}", f"page {config.page_size}"]
     rules = [repr(loaded.model.crop_spec)]

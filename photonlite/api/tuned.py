@@ -3,15 +3,14 @@
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 
 import photonlite
 from photonlite.config import EngineConfig
-from photonlite.errors import TuningError
+from photonlite.errors import SettingsError, TuningError
 from photonlite.models.checkpoint import LoadedModel
-from photonlite.settings import user_cache
+from photonlite.settings import user_cache, with_home
 from photonlite.tuning.made_for import made_for
 from photonlite.tuning.schedule import find_tuning
 from photonlite.tuning.split import Split, read_split
@@ -35,10 +34,10 @@ def tuned_split(
         return None
     wanted = made_for(loaded.model, loaded.precisions, device, dtype, photonlite.__version__)
     if config.tuning is not None:
-        return read_split(Path(config.tuning).expanduser(), wanted)
+        return read_split(with_home(config.tuning), wanted)
     try:
         path = find_tuning(user_cache(environ) / "tuning", wanted)
         return None if path is None else read_split(path, wanted)
-    except (TuningError, OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (TuningError, SettingsError, OSError) as error:  # SettingsError: there is no home folder
         _logger.warning("Falling back to the default tuning: %s", error)
         return None

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from photonlite.cache.store.disk import DiskTier, Entry, entries, prune, tenant_of
+from photonlite.cache.store.disk import DiskTier, Entry, check_owned, entries, prune, tenant_of
 from photonlite.config import EngineConfig, EngineSettings
 from photonlite.errors import InputError, SettingsError
-from photonlite.settings import MIB, settings_of, user_cache
+from photonlite.settings import MIB, settings_of, user_cache, with_home
 
 _logger = logging.getLogger("photonlite")
 
@@ -34,8 +34,8 @@ def store_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.
         return {"store": options.store}
     if _SETTING.variable in environ:
         return {}
-    folder = default_store(environ)
     try:
+        folder = default_store(environ)
         DiskTier(folder, limit=1)
     except SettingsError as error:
         _logger.warning("%s; nothing is kept for later questions", error)
@@ -45,7 +45,7 @@ def store_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.
 
 def run_store(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
     """List what a store has, as a table or as JSON lines, or prune it; returns the exit code 0."""
-    folder = Path(options.store or EngineConfig.from_env(environ).store or default_store(environ)).expanduser()
+    folder = with_home(options.store or EngineConfig.from_env(environ).store or default_store(environ))
     if options.store and not folder.is_dir():
         raise InputError(f"there is no folder {folder}: give the --store that images were kept in")
     for name in ("unused_days", "left_mb"):
@@ -55,6 +55,7 @@ def run_store(options: argparse.Namespace, environ: Mapping[str, str] = os.envir
             raise InputError(f"{flag} is {value:g}: give a number of at least 0")
         if value is not None and not options.prune:
             raise InputError(f"{flag} says what to remove: give --prune as well")
+    check_owned(folder)
     if options.prune:
         _prune(folder, options)
         return 0

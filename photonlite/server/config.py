@@ -6,14 +6,13 @@ import ipaddress
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 from photonlite.errors import InputError, SettingsError
-from photonlite.settings import MIB, check_settings, setting
+from photonlite.settings import MIB, check_settings, setting, written_by_others
 
 _VISIBLE: Final = re.compile(r"[!-~]+")
 _HOST: Final = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9])?)*", re.I)
@@ -188,13 +187,13 @@ def read_access(path: Path) -> dict[str, Any]:
     name = f"the key file {str(path)!r}"
     try:
         with path.open(encoding="utf-8") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            shared = written_by_others(os.fstat(file.fileno()))
             lines = [line.strip() for line in file.read().splitlines()]
     except (OSError, UnicodeDecodeError) as cause:
         reason = getattr(cause, "strerror", None) or "no text"
         raise InputError(f"{name} cannot be read ({reason}): give a text file") from cause
-    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):  # on Windows the mode does not tell
-        raise InputError(f"{name} can be written by other users (mode {mode:o}): chmod 600 it")
+    if shared is not None:
+        raise InputError(f"{name} {shared}: chmod 600 it")
     entries = [line for line in lines if line and not line.startswith("#")]
     if not entries:
         raise InputError(f"{name} holds no key: write one a line, from: openssl rand -hex 16")

@@ -13,7 +13,7 @@ from photonlite.api import tuned
 from photonlite.cli import main
 from photonlite.config import EngineConfig
 from photonlite.engine import build
-from photonlite.errors import TuningError
+from photonlite.errors import SettingsError, TuningError
 from photonlite.tuning import made_for
 from photonlite.tuning.schedule import save_tuning, tuning_file
 from tests.serving import CPU, IMAGE, double, serve
@@ -107,7 +107,7 @@ def test_one_that_was_only_found_is_left_out_with_one_line(
     assert complaint in line
 
 
-@pytest.mark.parametrize("error", [PermissionError("of another user"), RuntimeError("there is no home")])
+@pytest.mark.parametrize("error", [PermissionError("of another user"), SettingsError("there is no home")])
 def test_a_cache_that_cannot_be_searched_is_left_out_with_one_line(
     file: Path, tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import photonlite
 from photonlite.cache.store.disk import DiskTier, entries, tenant_of
 from photonlite.cli import main
 from photonlite.cli.store import default_store, store_settings
+from photonlite.errors import SettingsError
 from photonlite.image_inputs import HostTensor
 from tests.cli.conftest import FakeModel
 
@@ -52,6 +54,52 @@ def test_without_a_usable_cache_commands_work_all_the_same(tmp_path: Path, caplo
     with caplog.at_level(logging.WARNING, "photonlite"):
         assert store_settings(options(), {"XDG_CACHE_HOME": str(tmp_path / "file")}) == {"store": None}
     assert "nothing is kept for later questions" in caplog.text
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without HOME and without an entry in passwd."""
+    for name in ("HOME", "XDG_CACHE_HOME", "PHOTONLITE_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_commands_work_all_the_same(
+    fake: FakeModel, image: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        assert main(["detect", image, "mug"]) == 0
+    assert "is not known: set HOME" in caplog.text
+    assert fake.loaded[0]["engine"] == {"store": None}
+    assert main(["store"]) == main(["store", "--store", "~/store"]) == 2
+    assert capsys.readouterr().err.count("set HOME, or name a folder") == 2
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_store_in_a_home_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="the home folder in '~/store' is not known"):
+        photonlite.load(engine={"store": "~/store"})
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "photonlite" / "store"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with caplog.at_level(logging.WARNING, "photonlite"):
+        assert store_settings(options(), {"XDG_CACHE_HOME": str(tmp_path)}) == {"store": None}
+    assert "can be written by other users (mode 777)" in caplog.text
+
+
+def test_a_store_that_others_can_write_to_is_neither_shown_nor_pruned(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.chmod(0o770)
+    for more in ([], ["--prune"]):
+        assert main(["store", "--store", str(store), *more]) == 2
+        assert "can be written by other users (mode 770)" in capsys.readouterr().err
+    assert len(list(entries(store))) == 5
 
 
 def test_skills_and_exports_keep_and_streams_of_frames_do_not(

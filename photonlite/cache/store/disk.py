@@ -5,7 +5,8 @@ STORE/images/TENANT/KEY.numbers     a line that says what it is, a checksum of t
 ```
 
 A file is written under another name and renamed, so that readers see all of it or nothing. Its header repeats the key:
-what is damaged, truncated or foreign is removed and logged, and counts as missing.
+what is damaged, truncated or foreign is removed and logged, and counts as missing. Folders and files are their owner's
+alone: a store that other users can write to is refused, since they could choose what a model sees.
 Reading a file sets its time; when the folder is over its limit, those that were not read for longest are removed.
 
 A library such as diskcache was not taken: it puts a database in front of the files, which must be locked for reads
@@ -19,6 +20,7 @@ import logging
 import math
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,6 +33,7 @@ import numpy.typing as npt
 from photonlite.errors import SettingsError
 from photonlite.image_inputs import HostTensor
 from photonlite.images.crops import Allocator
+from photonlite.settings import written_by_others
 
 _logger = logging.getLogger("photonlite")
 
@@ -69,17 +72,19 @@ def tenant_of(cache_salt: str) -> str:
 class DiskTier:
     """Numbers in a folder, about `limit` bytes at most; all methods may be called from any thread and process.
 
-    The constructor raises a SettingsError where the folder cannot be written; later errors are logged.
+    The constructor raises a SettingsError where the folder cannot be written, or other users can write to it; later
+    errors are logged. `notes` is a folder for what is known of checkpoints.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._images = folder / "images"
+        self._images, self.notes = folder / "images", folder / "checkpoints"
         self._limit = limit
         self._since_sweep = limit  # bytes written since this process looked at the folder: at first it knows nothing
         self._complained = False
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._images.mkdir(exist_ok=True)
+            _make_private(folder)
+            check_owned(folder)
+            _make_private(self._images, self.notes)
             _write(self._images / f"start-{secrets.token_hex(8)}{_TEMPORARY}", [b"photonlite" * 410]).unlink()
         except OSError as cause:
             raise SettingsError(
@@ -120,7 +125,7 @@ class DiskTier:
         header = json.dumps({"key": key, "dtype": tensor.dtype, "shape": list(tensor.shape)}).encode() + b"\n"
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}{_TEMPORARY}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_private(self._images.parent, self._images, path.parent)
             try:
                 _write(temporary, [_MAGIC, _digest(header, tensor.data), header, tensor.data]).replace(path)
             except BaseException:
@@ -143,7 +148,7 @@ class DiskTier:
         """Return the seconds that reading so many bytes takes, checksum included; may raise an OSError."""
         path, data = self._images / f"start-{secrets.token_hex(8)}{_TEMPORARY}", np.zeros(size, np.uint8)
         try:
-            with path.open("xb") as file:
+            with open(path, "xb", opener=_open_private) as file:
                 file.write(data.data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -167,6 +172,32 @@ class DiskTier:
         if not self._complained:
             self._complained = True
             _logger.warning("%s", what)
+
+
+def check_owned(folder: Path) -> None:
+    """Raise a SettingsError if other users can change a store, or have put a link in the place of its folders."""
+    for place in (folder, folder / "images", folder / "checkpoints"):
+        with suppress(FileNotFoundError):
+            if (reason := _foreign(place.stat() if place == folder else place.lstat())) is not None:
+                raise SettingsError(f"the store {str(folder)!r} is not used: {place} {reason}; name a new folder")
+
+
+def _foreign(status: os.stat_result) -> str | None:
+    """Return why a file or folder of a store is not to be trusted; None if only this process's user writes it."""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link"
+    if os.name == "posix" and status.st_uid != os.geteuid():
+        return f"belongs to another user ({status.st_uid})"
+    return written_by_others(status)
+
+
+def _make_private(*folders: Path) -> None:
+    for folder in folders:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def entries(folder: Path, suffix: str = _SUFFIX) -> Iterator[Entry]:
@@ -228,13 +259,13 @@ def _remove(entry: Entry) -> tuple[int, ...]:
 def _scan(folder: os.PathLike[str]) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
-            return list(found)
+            return [one for one in found if not one.is_symlink()]
     except OSError:  # no folder
         return []
 
 
 def _write(path: Path, parts: list[Any]) -> Path:
-    with path.open("xb") as file:
+    with open(path, "xb", opener=_open_private) as file:
         for part in parts:
             file.write(part)
     return path
@@ -242,9 +273,11 @@ def _write(path: Path, parts: list[Any]) -> Path:
 
 def _read(path: Path, key: str, expected: NumberFormat, buffer: Allocator) -> HostTensor:
     """Read a file; ValueError where it is not what its name says."""
-    if path.exists() and not path.is_file():  # a pipe would be read for ever
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe would be read for ever
         raise ValueError("it is no file")
-    with path.open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_open_private) as file:
+        if (reason := _foreign(os.fstat(file.fileno()))) is not None:
+            raise ValueError(f"it {reason}")
         begun = file.read(_MOST_HEADER)
         if not begun.startswith(_MAGIC) or begun.count(b"\n") < 3:
             raise ValueError("it is another kind of file")

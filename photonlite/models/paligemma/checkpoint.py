@@ -23,6 +23,7 @@ from photonlite.models.precisions import TEXT_PRECISIONS
 from photonlite.models.processors import read_processor
 from photonlite.models.tokenizer import Tokenizer
 from photonlite.models.tokenizer import find_tokenizer as find_tokenizer
+from photonlite.settings import with_home
 
 MASKS_NAME = "vae-oid.npz"
 MASKS_VARIABLE = "PHOTONLITE_PALIGEMMA_MASKS"
@@ -85,7 +86,7 @@ def load(
 
 def _masks_file(name: str) -> Path:
     """Return a local file, or that of a Hub repository, downloaded unless cached; CheckpointError if there is none."""
-    path = Path(name).expanduser()
+    path = with_home(name)
     if path.is_file():
         return path
     owner, _, rest = name.partition("/")

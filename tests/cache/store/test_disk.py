@@ -244,6 +244,73 @@ def test_a_folder_that_cannot_be_written_is_an_error_at_start(tmp_path: Path, ki
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("place", [".", "images", "checkpoints"])
+def test_a_folder_that_other_users_can_write_to_is_refused(tmp_path: Path, place: str) -> None:
+    DiskTier(tmp_path, LIMIT)
+    (tmp_path / place).chmod(0o770)
+
+    with pytest.raises(SettingsError, match=rf"{tmp_path / place} can be written by other users \(mode 770\)"):
+        DiskTier(tmp_path, LIMIT)
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+
+    with pytest.raises(SettingsError, match=f"{tmp_path} belongs to another user"):
+        DiskTier(tmp_path, LIMIT)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("place", ["images", "checkpoints"])
+def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "store").mkdir(mode=0o700)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "store" / place).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(SettingsError, match="is a symbolic link"):
+        DiskTier(tmp_path / "store", LIMIT)
+
+
+def test_folders_and_files_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        tier = DiskTier(tmp_path / "store", LIMIT)
+        tier.write(KEY, "", embeddings())
+    finally:
+        os.umask(before)
+
+    store = tmp_path / "store"
+    modes = {path.stat().st_mode & 0o777 for path in (store, *store.rglob("*")) if path.is_dir()}
+    assert (modes, file_of(store).stat().st_mode & 0o777) == ({0o700}, 0o600)
+
+
+def test_a_file_that_other_users_can_change_is_a_miss_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = DiskTier(tmp_path, LIMIT)
+    tier.write(KEY, "", embeddings())
+    file_of(tmp_path).chmod(0o666)
+    assert read(tier) is None
+    assert not file_of(tmp_path).exists()
+
+    tier.write(KEY, "", embeddings())
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert read(tier) is None
+    assert not file_of(tmp_path).exists()
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    tier, other = DiskTier(tmp_path / "store", LIMIT), DiskTier(tmp_path / "other", LIMIT)
+    other.write(KEY, "", embeddings())
+    file_of(tmp_path / "store").parent.mkdir()
+    file_of(tmp_path / "store").symlink_to(file_of(tmp_path / "other"))
+    (tmp_path / "store" / "images" / "linked").symlink_to(file_of(tmp_path / "other").parent)
+
+    assert read(tier) is None
+    assert prune(tmp_path / "store", unused_s=0.0) == (0, 0)
+    assert read(other) is not None
+
+
 def test_a_full_disk_at_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_write", fail_with(errno.ENOSPC))
     with pytest.raises(SettingsError, match="No space left on device"):
