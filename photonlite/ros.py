@@ -11,6 +11,8 @@ be imported, else plain objects with the same fields; `messages` names other cla
 """
 
 import importlib
+import math
+import re
 from array import array
 from collections.abc import Iterable
 from functools import cache
@@ -133,21 +135,36 @@ def detections_to_ros(result: Detections, header: Any, *, messages: Any = None) 
 
 
 def detections_from_ros(message: Any, width: int, height: int) -> Detections:
-    """Return a `vision_msgs/Detection2DArray` about an image of so many pixels; the best hypothesis gives the label."""
+    """Return a `vision_msgs/Detection2DArray` about an image of so many pixels; the best hypothesis gives the label.
+
+    A box that is turned becomes the upright one around it. Messages may be Foxy's or later ones.
+
+    Raises:
+        InputError: A box has a number that is not finite, or a side below 0.
+    """
     objects = []
     for detection in message.detections:
-        box, size = detection.bbox.center.position, (detection.bbox.size_x, detection.bbox.size_y)
+        box = detection.bbox
+        place = getattr(box.center, "position", box.center)
+        numbers = (place.x, place.y, box.center.theta, box.size_x, box.size_y)
+        if not all(map(math.isfinite, numbers)) or min(box.size_x, box.size_y) < 0:
+            raise InputError(
+                f"a box has centre, angle and size {numbers}: give finite numbers, and sides of at least 0"
+            )
+        across, up = abs(math.cos(box.center.theta)), abs(math.sin(box.center.theta))
+        half = (across * box.size_x + up * box.size_y) / 2, (up * box.size_x + across * box.size_y) / 2
         item: dict[str, Any] = {
-            "x_min": (box.x - size[0] / 2) / width,
-            "y_min": (box.y - size[1] / 2) / height,
-            "x_max": (box.x + size[0] / 2) / width,
-            "y_max": (box.y + size[1] / 2) / height,
+            "x_min": (place.x - half[0]) / width,
+            "y_min": (place.y - half[1]) / height,
+            "x_max": (place.x + half[0]) / width,
+            "y_max": (place.y + half[1]) / height,
         }
         if len(detection.results):
-            best = max((known.hypothesis for known in detection.results), key=lambda hypothesis: hypothesis.score)
-            item |= {"label": best.class_id, "score": float(best.score)}
-        if detection.id:
-            item["track_id"] = int(detection.id) if detection.id.isdecimal() else detection.id
+            hypotheses = (getattr(known, "hypothesis", known) for known in detection.results)
+            best = max(hypotheses, key=lambda hypothesis: hypothesis.score)
+            item |= {"label": best.class_id if hasattr(best, "class_id") else best.id, "score": float(best.score)}
+        if name := getattr(detection, "id", ""):
+            item["track_id"] = int(name) if re.fullmatch("0|[1-9][0-9]{0,17}", name) else name
         objects.append(item)
     return Detections(objects, picture_size=(width, height))
 

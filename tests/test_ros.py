@@ -1,5 +1,6 @@
 import array
 import io
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,6 +163,50 @@ def test_the_best_hypothesis_names_a_detection() -> None:
 
     assert "label" not in first
     assert (second.label, second.score) == ("mug", 0.5)
+
+
+def turned(theta: float = 0.0, **change: Any) -> Any:
+    """A message of Foxy or a later one about a box of 80 x 20 pixels in the middle of an image of 100 x 100."""
+    box = {
+        "center": SimpleNamespace(position=SimpleNamespace(x=50.0, y=50.0), theta=theta),
+        "size_x": 80.0,
+        "size_y": 20.0,
+    }
+    return SimpleNamespace(
+        detections=[SimpleNamespace(**{"bbox": SimpleNamespace(**box), "results": [], "id": ""} | change)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("theta", "box"),
+    [
+        (0.0, [0.1, 0.4, 0.9, 0.6]),
+        (math.pi / 2, [0.4, 0.1, 0.6, 0.9]),
+        (-math.pi, [0.1, 0.4, 0.9, 0.6]),
+        (math.pi / 4, [0.5 - math.sqrt(0.125), 0.5 - math.sqrt(0.125), 0.5 + math.sqrt(0.125), 0.5 + math.sqrt(0.125)]),
+    ],
+)
+def test_a_turned_box_becomes_the_upright_one_around_it(theta: float, box: list[float]) -> None:
+    assert detections_from_ros(turned(theta), 100, 100).boxes[0] == pytest.approx(box)
+
+
+@pytest.mark.parametrize("theta", [math.nan, math.inf])
+def test_a_box_without_finite_numbers_is_refused(theta: float) -> None:
+    with pytest.raises(InputError, match="give finite numbers"):
+        detections_from_ros(turned(theta), 100, 100)
+
+
+def test_messages_of_foxy_are_read() -> None:
+    box = SimpleNamespace(center=SimpleNamespace(x=50.0, y=50.0, theta=0.0), size_x=80.0, size_y=20.0)
+    found = detections_from_ros(turned(bbox=box, results=[SimpleNamespace(id="mug", score=0.5)]), 100, 100)
+
+    assert found.boxes[0] == pytest.approx([0.1, 0.4, 0.9, 0.6])
+    assert found.labels == ["mug"]
+
+
+@pytest.mark.parametrize(("name", "number"), [("7", 7), ("0", 0), ("007", "007"), ("9" * 5000, "9" * 5000), ("a", "a")])
+def test_ids_come_back_as_they_were_sent(name: str, number: object) -> None:
+    assert detections_from_ros(turned(id=name), 100, 100).objects[0]["track_id"] == number
 
 
 def test_points_go_there_and_back_in_pixels() -> None:
