@@ -285,6 +285,7 @@ class TokenStream(Iterator[Token], AsyncIterator[Token]):
 
     def __init__(self, handle: RequestHandle) -> None:
         self._handle = handle
+        self._ended = False  # tokens that the engine gives after the end are dropped
         weakref.finalize(self, _cancel_dropped, handle, os.getpid()).atexit = False
 
     def __next__(self) -> Token:
@@ -297,7 +298,7 @@ class TokenStream(Iterator[Token], AsyncIterator[Token]):
         except BaseException:
             handle.cancel()
             raise
-        if token is None:
+        if token is None or self._ended:
             self._end()
             raise StopIteration
         return token
@@ -313,7 +314,7 @@ class TokenStream(Iterator[Token], AsyncIterator[Token]):
             if handle.tokens.empty():  # a token that came before the bell was hung has not rung it
                 await handle.await_bell(rung)
         token = handle.tokens.get()
-        if token is None:
+        if token is None or self._ended:
             self._end()
             raise StopAsyncIteration
         return token
@@ -323,6 +324,7 @@ class TokenStream(Iterator[Token], AsyncIterator[Token]):
         self._handle.cancel()
 
     def _end(self) -> None:
+        self._ended = True
         self._handle.tokens.put(None)  # for the next call, and other readers
         self._handle.result()
 

@@ -175,6 +175,29 @@ def test_a_token_that_arrives_just_before_a_coroutine_waits_wakes_it(monkeypatch
     assert run(main()) == TOKENS[0]
 
 
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [(RequestHandle.expire, DeadlineError), (RequestHandle.cancel, RequestCancelledError)],
+)
+def test_a_stream_that_has_raised_gives_no_more_tokens(
+    end: Callable[[RequestHandle], None], error: type[Exception]
+) -> None:
+    handle = RequestHandle(request(), deadline_s=GUARD)
+    stream = TokenStream(handle)
+    end(handle)
+    for token in TOKENS:  # the engine commits steps before it sees that the request has ended
+        handle.on_token(token)
+
+    async def main() -> None:
+        with pytest.raises(error):
+            await anext(stream)
+
+    for _ in TOKENS:
+        with pytest.raises(error):
+            next(stream)
+        run(main())
+
+
 def test_an_error_comes_after_the_tokens_before_it_for_every_reader() -> None:
     engine = FakeEngine()
     handle = begun(engine)
