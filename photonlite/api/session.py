@@ -101,7 +101,7 @@ class Session:
     def restart(self, prepare: Callable[[Engine], None]) -> None:
         """Put a new engine in the place of one that has died; raises as `Engine.restarted`, `check_open` and `prepare`.
 
-        `prepare` is called with it before requests reach it.
+        `prepare` is called with it, and its images are connected, before requests reach it.
         """
         with self._restarting:
             self._check_usable()
@@ -109,11 +109,11 @@ class Session:
                 engine = in_passing(self.engine.restarted)
                 try:
                     prepare(engine)
+                    connect(self._pool, engine, self._store)
                 except BaseException:
                     engine.close(drain=False)
                     raise
                 self.engine = engine
-                connect(self._pool, self.engine, self._store)
                 if self._state == "closed":  # meanwhile
                     self.engine.close(drain=False)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from photonlite.api import VisionModel
+from photonlite.api import session as session_module
 from photonlite.engine import engine as engine_module
 from photonlite.engine.engine import Engine
 from photonlite.errors import EngineDiedError, ModelError
@@ -138,6 +139,25 @@ def test_images_are_cut_into_the_new_engines_memory_and_wake_it(
     model.caption(make_image(9), settings=SHORT)
 
     assert {("wake", model._session.engine), ("host_array", model._session.engine)} == set(used)
+
+
+def test_the_new_engine_is_connected_before_requests_reach_it(
+    model: VisionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(model, monkeypatch)
+    dead, connect = model._session.engine, session_module.connect
+    reached: list[Engine] = []
+
+    def noted(pool: Any, engine: Engine, store: Any) -> None:
+        assert engine is not dead
+        reached.append(model._session.engine)
+        connect(pool, engine, store)
+
+    monkeypatch.setattr(session_module, "connect", noted)
+    model.restart()
+
+    assert reached == [dead]
+    assert model.alive
 
 
 def test_a_living_model_is_not_restarted_and_a_closed_one_cannot_be(model: VisionModel) -> None:
