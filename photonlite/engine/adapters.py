@@ -170,11 +170,17 @@ class AdapterLoader:
     ) -> None:
         self._bank, self._store, self._device, self._tell = bank, store, device, tell
         self._thread = ThreadPoolExecutor(1, "photonlite-adapters")
-        self._thread.submit(lambda: None)  # starts it: where that fails later, `begin` would end the engine
+        try:
+            self._thread.submit(lambda: None)  # starts it, so that what fails is told to the caller
+        except RuntimeError as cause:  # the interpreter exits, or no thread can be started
+            raise AdapterError(f"adapters cannot be loaded: {cause}") from cause
 
     def begin(self, load: AdapterLoad) -> None:
         """Begin to load, and return at once; `tell` is called at the end, on this loader's thread."""
-        self._thread.submit(partial(self._load, load))
+        try:
+            self._thread.submit(partial(self._load, load))
+        except RuntimeError as cause:  # the interpreter exits
+            self._tell(load, AdapterError(f"adapter {load.adapter.name!r} cannot be loaded: {cause}"))
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)

@@ -150,3 +150,20 @@ def test_an_adapter_fails_alone_where_no_thread_can_be_started(
     loader.begin(AdapterLoad(1, adapter))
     assert "'a' could not be brought to the device: can't start new thread" in str(told.next())
     loader.close()
+
+
+def test_at_interpreter_exit_loading_ends_with_a_typed_error(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, told = store(), Told()
+    (adapter,) = load(kept, folders[:1])
+    loader = AdapterLoader(AdapterBank(MODEL, slots=1, rank=4), kept, CPU, told)
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+
+    loader.begin(AdapterLoad(1, adapter))
+    error = told.next()
+    assert isinstance(error, AdapterError)
+    assert "'a' cannot be loaded: cannot schedule new futures after" in str(error)
+    with pytest.raises(AdapterError, match="adapters cannot be loaded: cannot schedule new futures after"):
+        AdapterLoader(AdapterBank(MODEL, slots=1, rank=4), kept, CPU, told)
+    loader.close()
