@@ -58,10 +58,11 @@ _FORMATS: Final[tuple[tuple[str, re.Pattern[bytes], type[ImageFile.ImageFile]], 
     ("BMP", re.compile(rb"BM"), BmpImageFile),
     ("TIFF", re.compile(rb"II[*+]\0|MM\0[*+]"), TiffImageFile),
     ("PPM", re.compile(rb"P[1-6][\s#]"), PpmImageFile),
-    ("AVIF", re.compile(rb"....ftyp(avif|avis|mif1|msf1)", re.DOTALL), AvifImageFile),
+    ("AVIF", re.compile(rb"....ftyp(avi[fs]|(mif1|msf1)(....)+?avi[fs])", re.DOTALL), AvifImageFile),
 )
+_HEIC: Final = re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL)
 _NAMES: Final = ", ".join(name for name, _, _ in _FORMATS)
-_LONGEST_SIGNATURE: Final = 16
+_LONGEST_SIGNATURE: Final = 64
 _HEADER: Final = 1 << 20  # bytes of a file object that are read for its size
 
 # EXIF orientation, and what turns such an image upright.
@@ -203,7 +204,8 @@ def _find_reader(name: str, head: bytes) -> tuple[str, type[ImageFile.ImageFile]
     for format_name, signature, reader in _FORMATS:
         if signature.match(head):
             return format_name, reader
-    raise ImageDecodeError(f"{name} is in no supported image format: convert it to one of {_NAMES}")
+    kind = "HEIC, which is not supported" if _HEIC.match(head) else "in no supported image format"
+    raise ImageDecodeError(f"{name} is {kind}: convert it to one of {_NAMES}")
 
 
 def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
@@ -212,7 +214,13 @@ def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
     check_pixels("the image", *image.size, limits)
     with decoder_errors("the image", image.format or f"mode {image.mode}"):
         with _LAZY_LOCKS[id(image) % len(_LAZY_LOCKS)]:
-            image.load()
+            try:
+                image.load()
+            except (AssertionError, ValueError) as cause:  # Pillow raises both for a closed image
+                if isinstance(cause, ValueError) and "closed" not in str(cause):
+                    raise
+                advice = "hand it in while it is open, or a copy() of it"
+                raise ImageDecodeError(f"the image is closed: {advice}") from cause
             orientation = exif_orientation(image)
         return _upright(image_to_rgb(image), orientation)
 

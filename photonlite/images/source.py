@@ -151,6 +151,8 @@ def _opened_path(path: str | os.PathLike[str], limits: ImageLimits) -> Iterator[
 
 
 def _path_hint(text: str) -> str:
+    if text[:5].lower() == "file:":
+        return "give the path itself, without file://"
     if "://" in text[:16]:
         return "a str is a path, a data URI or, where that is allowed, an https URL: download the image"
     if re.fullmatch(r"[A-Za-z0-9+/=\s]{120,}", text):

@@ -262,10 +262,11 @@ def test_file_without_permission(image: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ("ftp://example.org/cat.jpg", "a path, a data URI or, where that is allowed, an https URL"),
         ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ" * 200, "if this is base64"),
+        ("file:///home/me/cat.jpg", "give the path itself, without file://"),
         ("with a NUL\0 inside", "check the path"),
         ("", "check the path"),
     ],
-    ids=["url", "base64", "nul", "empty"],
+    ids=["url", "base64", "file", "nul", "empty"],
 )
 def test_a_string_that_is_no_path_says_what_to_do(text: str, hint: str) -> None:
     with pytest.raises(ImageNotFoundError, match=hint) as caught:
@@ -303,16 +304,44 @@ def test_truncated(format: str, kept: float) -> None:
     assert "\n" not in str(caught.value)
 
 
+def container(*brands: bytes) -> bytes:
+    """Return the beginning of a file of the AVIF and HEIC kind: its major brand, a version and compatible brands."""
+    box = b"ftyp" + brands[0] + bytes(4) + b"".join(brands[1:])
+    return (4 + len(box)).to_bytes(4, "big") + box + bytes(99)
+
+
+@pytest.mark.parametrize(
+    "brands", [(b"mif1", b"mif1", b"heic"), (b"heic",), (b"heix", b"mif1"), (b"hevc",), (b"msf1",)]
+)
+def test_heic_is_called_by_its_name(brands: tuple[bytes, ...]) -> None:
+    with pytest.raises(ImageDecodeError, match="HEIC, which is not supported: convert it to one of JPEG"):
+        load_image(container(*brands))
+
+
+@pytest.mark.parametrize("major", [b"avif", b"mif1", b"msf1"])
+def test_avif_is_known_by_any_of_its_brands(major: bytes) -> None:
+    file = encoded(gradient(), "AVIF")
+    assert file[8:12] == b"avif"
+    assert load_image(file[:8] + major + file[12:]).size == gradient().size
+    with pytest.raises(ImageDecodeError, match="cannot be decoded as AVIF"):
+        load_image(container(major, b"miaf", b"avif"))
+
+
 def test_truncated_pillow_image(image: Path) -> None:
     lazy = Image.open(io.BytesIO(image.read_bytes()[:-30]))
     with pytest.raises(ImageDecodeError, match="truncated or damaged"):
         load_image(lazy)
 
 
-def test_closed_pillow_image(image: Path) -> None:
+@pytest.mark.parametrize("read", [False, True])
+def test_closed_pillow_image(image: Path, read: bool) -> None:
     with Image.open(image) as closed:
-        pass
-    with pytest.raises(ImageDecodeError, match="the image cannot be decoded"):
+        if read:
+            closed.load()
+    if read:
+        assert same(load_image(closed), gradient())  # its pixels are still there
+        closed.close()
+    with pytest.raises(ImageDecodeError, match="the image is closed: hand it in while it is open"):
         load_image(closed)
 
 
