@@ -63,7 +63,8 @@ def _table(index: outlines_core.Index) -> Dfa:
     transitions: dict[int, dict[int, int]] = index.get_transitions()
     if len(transitions) > MAX_STATES:
         raise GrammarTooLargeError(
-            f"the pattern has {len(transitions)} states, over the limit of {MAX_STATES}: repeat or count less"
+            f"the pattern has {len(transitions)} states, over the limit of {MAX_STATES}: about "
+            f"{100 * MAX_STATES // len(transitions)} % of it fit, so repeat or list less, or give texts as choices"
         )
     number = {state: row for row, state in enumerate(transitions)}
     final = set(index.get_final_states())
