@@ -12,8 +12,8 @@ Schema: TypeAlias = Mapping[str, Any]  # as `json.loads` returns it
 
 BY_TYPE = {  # the keywords of each type
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "format"),
     "object": ("properties", "required", "additionalProperties", "format"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "boolean": (),

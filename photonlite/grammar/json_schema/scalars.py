@@ -1,5 +1,6 @@
 """Strings, numbers and listed values of JSON Schema."""
 
+from decimal import Decimal
 from typing import Any
 
 from photonlite.errors import GrammarError, GrammarTooLargeError
@@ -52,6 +53,9 @@ FORMATS = {
     "email": f"{_WORD}(?:\\.?{_WORD}){{0,31}}@{_LETTER}(?:(?:\\.|-{{0,2}}){_LETTER}){{0,39}}\\.[a-z]{{2,12}}",
 }
 
+# OpenAPI's formats of numbers. All but int32 have room for every number that is written.
+NUMBER_FORMATS = ("int32", "int64", "float", "double")
+
 
 def string_of(schema: Schema, where: str) -> Fragment:
     low, high = range_of(schema, "minLength", "maxLength", where)
@@ -82,6 +86,9 @@ def _matching(pattern: Any, keyword: str, wanted: Lengths, where: str, *, search
 
 def number_of(schema: Schema, where: str, *, whole: bool) -> Fragment:
     step = decimal_of(schema, "multipleOf", where)
+    others = {"string", "object"} & {*types_of(schema, where)}  # it may be theirs
+    if "format" in schema and (given := schema["format"]) not in NUMBER_FORMATS and not others:
+        refuse(f"{given!r:.100} is no format of numbers: there are {', '.join(NUMBER_FORMATS)}", "format", where)
     if step is not None and step <= 0:
         refuse("must be above 0", "multipleOf", where)
     low, high = bounds_of(schema, where)
@@ -104,6 +111,8 @@ def bounds_of(schema: Schema, where: str) -> tuple[Edge | None, Edge | None]:
     """Return the tighter ones of a number's bounds."""
     lows = [_edge(schema, keyword, where) for keyword in ("minimum", "exclusiveMinimum")]
     highs = [_edge(schema, keyword, where) for keyword in ("maximum", "exclusiveMaximum")]
+    if schema.get("format") == "int32":
+        lows, highs = [*lows, Edge(Decimal(-(2**31)))], [*highs, Edge(Decimal(2**31 - 1))]
     low = max((edge for edge in lows if edge), key=lambda edge: (edge.value, edge.exclusive), default=None)
     return low, min((edge for edge in highs if edge), key=lambda edge: (edge.value, not edge.exclusive), default=None)
 

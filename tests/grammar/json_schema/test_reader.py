@@ -37,6 +37,19 @@ def fits(schema: Any, *texts: str) -> list[bool]:
     return [accepts(dfa, text.encode()) for text in texts]
 
 
+@pytest.mark.parametrize("format", ["int32", "int64", "float", "double"])
+@pytest.mark.parametrize("kind", ["integer", "number", ["integer", "null"]])
+def test_openapis_formats_of_numbers_are_taken(format: str, kind: str | list[str]) -> None:
+    small, large = fits({"type": kind, "format": format}, str(2**31 - 1), str(-(2**31) - 1))
+
+    assert small
+    assert large == (format != "int32")
+
+
+def test_a_format_may_be_that_of_another_type() -> None:
+    assert fits({"type": ["string", "integer"], "format": "date"}, '"2026-11-29"', "7", '"x"') == [True, True, False]
+
+
 def judge(value: Any, schema: Any) -> None:
     kind = jsonschema.Draft202012Validator
     jsonschema.validate(value, schema, cls=kind, format_checker=kind.FORMAT_CHECKER)
@@ -418,6 +431,11 @@ def lists(count: int) -> Any:
         (False, "", ""),
         (3, "", ""),
         ({"type": "string", "format": "uri"}, "format", ""),
+        ({"type": "integer", "format": "uint8"}, "format", ""),
+        ({"type": "integer", "format": "date"}, "format", ""),
+        ({"type": ["integer", "null"], "format": "box"}, "format", ""),
+        ({"type": "boolean", "format": "int32"}, "format", ""),
+        ({"type": "integer", "format": "int32", "minimum": 2**31}, "minimum", ""),
         ({"type": "object", "format": "boxes"}, "format", ""),
         ({"type": "object", "format": "box", "properties": {"count": WHOLE}}, "properties", ""),
         ({"type": "object", "format": "point", "required": ["x_min"]}, "required", ""),
