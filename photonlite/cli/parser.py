@@ -1,6 +1,8 @@
 """Arguments, help and examples. Nothing here imports torch, so that `--help` and errors come at once."""
 
 import argparse
+import os
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, get_args
 
@@ -31,6 +33,7 @@ TEXT = {"detect": "OBJECT", "point": "OBJECT", "segment": "OBJECT", "query": "QU
 SPATIAL = ("detect", "point", "segment")
 TRACK = "give objects ids that they keep from frame to frame (needs photonlite[track])"
 SKILLS = (*SPATIAL, "caption", "query")
+_WORD = "\0"  # before a word that is no option, whatever it begins with
 
 EXAMPLES = {
     "detect": """\
@@ -99,7 +102,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises its errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message} (see {self.prog} --help)")
+        raise InputError(f"{message.replace(_WORD, '')} (see {self.prog} --help)")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -107,8 +110,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not arguments or arguments[0] not in SUMMARIES:
         _refuse(arguments)
     command = arguments[0]
+    words = list(arguments[1:])
+    if "--" in words:  # argparse does not let it end intermixed options
+        end = words.index("--")
+        words[end:] = [_WORD + word for word in words[end + 1 :]]
     # Intermixed, so that options may stand anywhere, also between the images and the text.
-    options = _command_parser(command).parse_intermixed_args(arguments[1:])
+    options = _command_parser(command).parse_intermixed_args(words)
+    for name, value in vars(options).items():
+        setattr(options, name, [*map(_unmarked, value)] if isinstance(value, list) else _unmarked(value))
     options.command = command
     if command in SPATIAL and options.object is not None:
         options.text = options.object if len(options.object) > 1 else options.object[0]
@@ -117,6 +126,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if command in SKILLS:
         _check_skill(command, options)
     return options
+
+
+def _unmarked(value: Any) -> Any:
+    return value.removeprefix(_WORD) if isinstance(value, str) else value
 
 
 def _refuse(arguments: Sequence[str]) -> NoReturn:
@@ -311,6 +324,11 @@ def _check_skill(command: str, options: argparse.Namespace) -> None:
     if not options.images:
         takes = f"{command} takes IMAGE and then {TEXT[command]}"
         raise InputError(f"there is one argument, {options.text!r}, but {takes} {hint}")
+    words = [one for one in options.images[1:] if re.fullmatch(r"[\w ',]+", one) and not os.path.exists(one)]
+    if words and isinstance(options.text, str):
+        several = " ".join(f"--object {one!r}" for one in (*words, options.text))
+        advice = "put the question in quotes" if command == "query" else f"for several objects give {several}"
+        raise InputError(f"there is no image {words[0]!r}: {advice} {hint}")
     if options.images.count("-") > 1:
         raise InputError("stdin holds one image: give - once")
     if options.stream and options.json:

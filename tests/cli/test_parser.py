@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from photonlite.cli.parser import EXAMPLES, SUMMARIES, parse
@@ -33,6 +36,50 @@ def test_options_may_stand_anywhere(arguments: list[str]) -> None:
     options = parse(["detect", *arguments])
 
     assert (options.images, options.text, options.plot) == (["a.png"], "mug", "o.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "images", "text"),
+    [
+        (["--", "-x.png", "banana"], ["-x.png"], "banana"),
+        (["--json", "--", "-x.png", "banana"], ["-x.png"], "banana"),
+        (["desk.png", "--json", "--", "banana"], ["desk.png"], "banana"),
+        (["desk.png", "--", "--json"], ["desk.png"], "--json"),
+        (["--", "desk.png", "--", "banana"], ["desk.png", "--"], "banana"),
+    ],
+)
+def test_two_dashes_end_the_options(arguments: list[str], images: list[str], text: str) -> None:
+    options = parse(["detect", *arguments])
+
+    assert (options.images, options.text) == (images, text)
+    assert options.json == ("--json" in arguments and text != "--json")
+
+
+def test_two_dashes_end_the_options_of_other_commands() -> None:
+    assert parse(["verify", "--json", "--", "-model"]).model == "-model"
+    with pytest.raises(InputError, match="unrecognized arguments: -x"):
+        parse(["models", "--", "-x"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["detect", "a.png", "banana", "cup"], "--object 'banana' --object 'cup'"),
+        (["detect", "a.png", "teddy bear", "b.png", "cup"], "--object 'teddy bear' --object 'cup'"),
+        (["segment", "a.png", "banana", "--object", "cup"], "--object 'banana' --object 'cup'"),
+        (["query", "a.png", "How", "many?"], "put the question in quotes"),
+    ],
+)
+def test_words_that_are_no_images_are_refused_with_what_to_give(arguments: list[str], advice: str) -> None:
+    with pytest.raises(InputError, match=f"there is no image '{arguments[2]}': .*{re.escape(advice)}"):
+        parse(arguments)
+
+
+def test_an_image_needs_no_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "photo").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert parse(["detect", "a.png", "photo", "b*", "c/d", "mug"]).images == ["a.png", "photo", "b*", "c/d"]
 
 
 def test_a_lone_dash_is_an_image() -> None:
