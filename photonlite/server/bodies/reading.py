@@ -3,7 +3,7 @@
 | Content-Type | image | fields |
 |---|---|---|
 | `application/json` | `image_url`: a data URI | beside it |
-| `multipart/form-data` | the one file, or `image_url` | as text, several names in turn; no text and no flag: JSON |
+| `multipart/form-data` | the one file, or `image_url` | as text, several names in turn; lists and the rest: JSON |
 | `image/...`, `application/octet-stream` | the body | in the query string, the same way |
 """
 
@@ -23,6 +23,7 @@ from photonlite.server.calls import Skill
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, client_left
 from photonlite.server.limits.limiter import Hold, Permit
+from photonlite.settings import BYTE_ORDER_MARK
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -35,6 +36,9 @@ _CLOSE: Final = {"Connection": "close"}
 
 async def read_body(request: Request, config: ServerConfig, permit: Permit) -> bytes:
     """Read the body, then count the request among open ones. Raises 400, 408, 413, 415, 429 and 499."""
+    if request.query_params and media_type(request) in ("application/json", "multipart/form-data"):
+        message = "the query string has fields, which go with an image as the body only: put them into the body"
+        raise HttpError(400, message, code="invalid_query")
     with Hold(permit) as hold:
         body = await _receive(request, config, lambda size: hold.resize(2 * size))  # joining copies all
         hold.resize(len(body))
@@ -142,9 +146,10 @@ def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
     fields: Json = {}
     for name, given in texts.items():
         fields[name] = given if len(given) > 1 else given[0]
+        listed = name in names.repeated and len(given) == 1 and given[0].lstrip().startswith("[")
         if name in names.flags:
             fields[name] = _FLAGS.get(given[0].lower(), given[0])
-        elif name in names.json:
+        elif name in names.json or listed:
             try:
                 fields[name] = _parse(given[0])
             except ValueError as cause:
@@ -155,6 +160,7 @@ def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
 
 
 def _parse(text: str) -> Any:
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if _most_values(text) > MAX_VALUES:
         message = f"the JSON has over {MAX_VALUES:,} commas and brackets, the limit: send fewer values"
         raise HttpError(422, message, code="too_many_values")

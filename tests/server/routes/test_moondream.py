@@ -1,6 +1,7 @@
 import asyncio
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -105,6 +106,43 @@ def test_a_form_and_a_raw_image_ask_for_the_same_as_json(skill: str) -> None:
     assert run(ask()) == [200] * 4
     assert [call.image for call in fake.calls] == [PNG] * 4
     assert [call.arguments for call in fake.calls] == [fake.calls[0].arguments] * 4
+
+
+@pytest.mark.parametrize("skill", ["detect", "point", "segment"])
+@pytest.mark.parametrize("names", ['["mug", "red cup"]', ' ["mug","red cup"]'])
+def test_several_names_may_be_a_list_in_json(skill: str, names: str) -> None:
+    fake = FakeModel()
+    app, (body, headers) = server(fake), form({"object": names})
+
+    assert run(post(app, f"/v1/{skill}", body, headers)).status == 200
+    assert run(post(app, f"/v1/{skill}?object={quote(names)}", PNG, {"content-type": "image/png"})).status == 200
+    assert [call.arguments["object"] for call in fake.calls] == [["mug", "red cup"]] * 2
+
+
+@pytest.mark.parametrize("names", ["[mug", '["mug"', "[mug, cup]", '["mug", 5]', "[]", '["mug", NaN]'])
+def test_a_list_of_names_that_is_not_right_is_no_name(names: str) -> None:
+    body, headers = form({"object": names})
+    answer = run(post(server(), "/v1/detect", body, headers))
+    assert (answer.status, answer.code) == (422, "invalid_field")
+
+
+@pytest.mark.parametrize("path", ["/v1/detect", "/v1/chat/completions", "/v1/adapters"])
+def test_a_query_string_beside_a_body_of_fields_is_refused(path: str) -> None:
+    fake = FakeModel()
+    bodies: list[Any] = [({"object": "mug", "image_url": DATA_URI}, {}), form({"object": "mug"})]
+    for body, headers in bodies[: 1 if "chat" in path else 2]:  # a chat takes no form
+        answer = run(post(server(fake), f"{path}?tile=2x2", body, headers))
+        assert (answer.status, answer.code) == (400, "invalid_query")
+    assert fake.calls == []
+
+
+def test_a_byte_order_mark_is_no_part_of_json() -> None:
+    fake = FakeModel()
+    body = b"\xef\xbb\xbf" + json.dumps({"image_url": DATA_URI, "object": "mug"}).encode()
+    assert run(post(server(fake), "/v1/detect", body, {"content-type": "application/json"})).status == 200
+    body, headers = form({"object": "\ufeffmug"})
+    assert run(post(server(fake), "/v1/detect", body, headers)).status == 200
+    assert [call.arguments["object"] for call in fake.calls] == ["mug"] * 2
 
 
 def test_a_query_needs_no_image_and_everything_else_does() -> None:
