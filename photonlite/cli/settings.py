@@ -152,7 +152,7 @@ def _flags(cls: type, options: argparse.Namespace) -> dict[str, Given]:
 
 def _read_file(path: Path, known: Sequence[type]) -> dict[str, Any]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as cause:
         raise InputError(f"the file {str(path)!r} cannot be read ({cause.strerror}): give a TOML file") from cause
     except ValueError as cause:

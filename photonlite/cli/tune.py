@@ -27,7 +27,7 @@ def run_tune(options: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     else:
         path, tuning = _tuned(options, user_cache(environ) / "tuning")
     if options.json:
-        print(json.dumps(json.loads(path.read_text(encoding="utf-8"))))
+        print(json.dumps(json.loads(path.read_bytes())))
     else:
         _show(tuning)
     return 0

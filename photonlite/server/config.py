@@ -186,7 +186,7 @@ def read_access(path: Path) -> dict[str, Any]:
     """
     name = f"the key file {str(path)!r}"
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             shared = written_by_others(os.fstat(file.fileno()))
             lines = [line.strip() for line in file.read().splitlines()]
     except (OSError, UnicodeDecodeError) as cause:

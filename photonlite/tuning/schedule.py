@@ -158,7 +158,7 @@ def load_tuning(path: Path, made_for: Mapping[str, str] | None = None) -> Tuning
         TuningError: There is none, or it is damaged, of another card, model or version, or says something impossible.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = json.loads(path.read_bytes())
         if raw["format"] != FORMAT:
             raise TuningError(f"format {raw['format']} is not {FORMAT}: run photonlite tune again")
         found = {str(name): str(value) for name, value in raw["made_for"].items()}

@@ -46,6 +46,13 @@ def test_without_settings_the_defaults_apply() -> None:
     assert (made.choice.model, made.choice.device, made.choice.dtype) == (None, "auto", "auto")
 
 
+def test_a_byte_order_mark_begins_no_setting(tmp_path: Path) -> None:
+    path = tmp_path / "photonlite.toml"
+    path.write_text(FILE, encoding="utf-8-sig")
+
+    assert settings("--config", str(path)).server.max_open == 1
+
+
 def test_flags_override_the_environment_which_overrides_the_file(file: str) -> None:
     flags = ("--max-open", "30", "--engine", "max_batch=31")
     environ = {"MAX_OPEN": "20", "MAX_IMAGES": "21", "MAX_BATCH": "22", "MAX_CROPS": "23"}

@@ -28,6 +28,14 @@ def test_a_key_file_readable_by_others_is_accepted(tmp_path: Path, mode: int) ->
     assert read_access(path) == {"api_keys": (KEY,), "key_weights": {}, "metrics_keys": (), "admin_keys": ()}
 
 
+def test_a_byte_order_mark_begins_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"{KEY}\r\n", encoding="utf-8-sig")
+    path.chmod(0o600)
+
+    assert read_access(path)["api_keys"] == (KEY,)
+
+
 def test_a_key_may_have_a_weight_and_read_metrics(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(f"{KEY} weight=2\n{KEY[::-1]}\tweight=0.5 metrics\n{KEY}x\n{KEY}y\t metrics\n")

@@ -68,7 +68,7 @@ class _Form:
             _refuse(f"it has the field {name[:40]!r} twice")
         else:
             try:
-                self.fields.setdefault(name, []).append(self._data.decode())
+                self.fields.setdefault(name, []).append(self._data.decode("utf-8-sig"))
             except UnicodeDecodeError:
                 _refuse(f"the field {name[:40]!r} is not UTF-8; an image needs a filename")
 

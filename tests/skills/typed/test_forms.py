@@ -102,6 +102,10 @@ def test_a_json_schema_keeps_the_order_of_its_properties_and_reads_plain_values(
         assert form.read('{"z":{"x_min":0},"a":null}') == {"z": {"x_min": 0}, "a": None}
 
 
+def test_a_byte_order_mark_begins_no_schema() -> None:
+    assert form_of('\ufeff{"type": "boolean"}', None, None) == form_of('{"type": "boolean"}', None, None)
+
+
 def test_dict_is_any_object() -> None:
     assert (written(dict).spec.kind, written(dict).spec.source) == ("object", "")
 
