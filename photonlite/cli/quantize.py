@@ -11,7 +11,7 @@ from photonlite.cli.outputs import check_writable
 
 def run_quantize(options: argparse.Namespace) -> int:
     """Write the folder and print its path; returns the exit code 0."""
-    check_writable("FOLDER", Path(options.folder))
+    check_writable("FOLDER", Path(options.folder), folder=True)
     folder = photonlite.quantize(
         options.model,
         options.folder,

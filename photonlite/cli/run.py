@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 import photonlite
 from photonlite.cli.inputs import STDIN, check_text, expand, read, read_form, short_name
-from photonlite.cli.outputs import check_writable
+from photonlite.cli.outputs import check_image, check_writable
 from photonlite.cli.parser import SPATIAL, given_search, given_settings
 from photonlite.cli.store import store_settings
 from photonlite.config import EngineSettings, ImageLimits
@@ -151,15 +151,14 @@ class PlotTarget:
         self._command = command
         self._is_folder = several or self._out.is_dir()
         self._taken = {Path(short_name(source)).resolve() for source in sources if source != STDIN}
-        suffix = self._out.suffix.lower()
         if self._is_folder:
             if self._out.exists() and not self._out.is_dir():
                 raise InputError(f"--plot {out}: several images need a folder, and this is a file")
-        elif Image.registered_extensions().get(suffix) not in Image.SAVE:
-            raise InputError(f"--plot {out}: {suffix!r} is not an image format: end the name in .png or .jpg")
+            check_writable("--plot", self._out, folder=True)
         elif self._out.resolve() in self._taken:
             raise InputError(f"--plot {out} would overwrite the image itself: name another file")
-        check_writable("--plot", self._out)
+        else:
+            check_image("--plot", self._out)
 
     def save(self, image: Image.Image, source: str) -> Path:
         path = self._out

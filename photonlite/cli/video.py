@@ -68,7 +68,7 @@ def run_video(options: argparse.Namespace) -> int:
     asked = failed = 0
     with ExitStack() as stack:
         writer = None if options.output is None else stack.enter_context(_writer(options, footage))
-        model = load_model(options)
+        model = load_model(options, {} if options.store is None else {"store": options.store})
         window = _window(model, footage, every)
         answers = answer_frames(footage.frames, partial(_ask, model, options), every=every, window=window)
         stack.enter_context(closing(answers))

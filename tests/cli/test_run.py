@@ -378,11 +378,25 @@ def test_a_drawing_never_overwrites_an_input_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [("boxes", "'' is not an image format"), ("boxes.txt", "'.txt' is not an image"), ("desk.png", "overwrite")],
+    [
+        ("boxes", "'' is not an image format"),
+        ("boxes.txt", "'.txt' is not an image"),
+        ("boxes.xbm", "'.xbm' is not an image format that holds colour: end the name in .png or .jpg"),
+        ("boxes.wmf", "'.wmf' is not an image format that holds colour"),
+        ("boxes.blp", "'.blp' is not an image format that holds colour"),
+        ("desk.png", "overwrite"),
+    ],
 )
 def test_an_unusable_plot_file_is_refused_at_once(tmp_path: Path, name: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         PlotTarget(str(tmp_path / name), "detect", [str(tmp_path / "desk.png")], several=False)
+
+
+@pytest.mark.parametrize("suffix", [".PNG", ".jpg", ".webp", ".tiff", ".gif", ".avif", ".pdf"])
+def test_a_drawing_may_have_any_format_that_holds_colour(tmp_path: Path, suffix: str) -> None:
+    target = PlotTarget(str(tmp_path / f"boxes{suffix}"), "detect", [], several=False)
+
+    assert target.save(IMAGE, "desk.png").stat().st_size > 0
 
 
 def test_a_file_for_several_images_is_refused(image: str) -> None:

@@ -62,6 +62,12 @@ def test_a_video_is_drawn_with_its_sound(fake: FakeModel, clip: str, tmp_path: P
     assert capsys.readouterr() == ("", f"drawn in {out}: 10 frames\n")
 
 
+def test_a_store_that_is_named_is_used(fake: FakeModel, clip: str) -> None:
+    assert main(["detect", clip, "mug"]) == main(["detect", clip, "mug", "--store", "mine"]) == 0
+
+    assert [loaded["engine"] for loaded in fake.loaded] == [{}, {"store": "mine"}]
+
+
 def test_lines_and_a_drawn_video_at_once(fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured) -> None:
     assert main(["detect", clip, "mug", "--output", str(tmp_path / "found.mkv"), "--json"]) == 0
 

@@ -7,6 +7,7 @@ from PIL import Image, ImageSequence
 
 from photonlite.cli.realtime import recorder
 from photonlite.cli.realtime.recorder import FrameRecorder, durations_ms
+from photonlite.errors import InputError
 from photonlite.realtime import FrameResult
 from photonlite.results import Caption, Detections
 from photonlite.video.reader import video_frames, video_info
@@ -18,6 +19,13 @@ def answered(arrived: float, result: Any = None, size: tuple[int, int] = (160, 1
     image = Image.new("RGB", size, (int(100 * arrived), 0, 0))
     result = result or Detections([BOX], picture_size=size)
     return FrameResult(result, 0, None, "detect", {}, image, arrived, 0.1, 0.1, met_deadline=True)
+
+
+def test_a_folder_is_refused_before_frames_are_answered(tmp_path: Path) -> None:
+    (tmp_path / "found.gif").mkdir()
+
+    with pytest.raises(InputError, match=r"found\.gif is a folder: name a file in it"):
+        FrameRecorder(str(tmp_path / "found.gif"))
 
 
 def test_frames_are_shown_until_the_next_one() -> None:
