@@ -81,10 +81,8 @@ class SamplingSettings:
             object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         check_settings(self, "setting")
         if len(self.stop) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
-            raise SettingsError(
-                f"setting 'stop' is {_shown(self.stop)}: give at most {MAX_STOPS} sequences of 1 to "
-                f"{MAX_STOP_CHARACTERS} characters"
-            )
+            wanted = f"at most {MAX_STOPS} sequences of 1 to {MAX_STOP_CHARACTERS} characters"
+            raise SettingsError(f"setting 'stop' is {_shown(self.stop)}: give {wanted}")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any] | None) -> "SamplingSettings":

@@ -32,9 +32,6 @@ from photonlite.hints import nearest
 PREFIX: Final = "PHOTONLITE_"
 """Prefix of environment variables."""
 
-BYTE_ORDER_MARK: Final = "\ufeff"
-"""What some editors put before a text; in files that are read as "utf-8-sig" it is left out."""
-
 MIB: Final = 1024 * 1024
 
 _T = TypeVar("_T")

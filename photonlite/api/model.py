@@ -520,10 +520,7 @@ class VisionModel:
             settings = {**self._text_defaults, **(settings or {})}
         sampling = SamplingSettings.from_dict(settings)
         if form is not None and sampling.stop:
-            raise SettingsError(
-                "setting 'stop' is for answers in words; one with a schema, choices or a pattern ends by itself: leave "
-                "'stop' out"
-            )
+            raise SettingsError("setting 'stop' is for answers in words: leave it out with schema, choices or regex")
         return sampling
 
     def _ask(

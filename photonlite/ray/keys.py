@@ -56,8 +56,8 @@ def _content(image: str | bytes) -> bytes:
 def _first_turn(asked: ChatCompletionRequest) -> bytes:
     """Return the messages up to the user's first one: every turn of a conversation begins with them."""
     turns: list[str] = []
-    for message in asked.messages:
-        turns.append(f"{message.role}\n{message.text}")
-        if message.role == "user":
+    for turn in asked.turns:
+        turns.append(f"{turn.role}\n{turn.text}")
+        if turn.role == "user":
             break
     return "\0".join(turns).encode(errors="replace")

@@ -169,24 +169,16 @@ class StopSequences:
         if self.met:
             return ""
         text = self._held + piece
-        found = [(text.find(sequence), len(sequence)) for sequence in self._sequences if sequence in text]
-        if found:
-            self.met, self._held = True, ""
-            # The first complete one counts, so that it does not matter how the text was cut into pieces.
-            return text[: min(found, key=lambda place: (sum(place), place))[0]]
-        keep = max((self._begun(text, sequence) for sequence in self._sequences), default=0)
-        certain, self._held = text[: len(text) - keep], text[len(text) - keep :]
-        return certain
+        # The first complete one counts, so that it does not matter how the text was cut into pieces.
+        ends = [(text.find(one) + len(one), text.find(one)) for one in self._sequences if one in text]
+        begun = (k for one in self._sequences for k in range(1, min(len(one), len(text) + 1)) if text.endswith(one[:k]))
+        certain = min(ends)[1] if ends else len(text) - max(begun, default=0)
+        self.met, self._held = bool(ends), "" if ends else text[certain:]
+        return text[:certain]
 
     def flush(self) -> str:
         rest, self._held = self._held, ""
         return rest
-
-    @staticmethod
-    def _begun(text: str, sequence: str) -> int:
-        """Return how many characters at the end of a text are the beginning of a sequence."""
-        longest = min(len(sequence) - 1, len(text))
-        return next((size for size in range(longest, 0, -1) if text.endswith(sequence[:size])), 0)
 
 
 class TextReader:

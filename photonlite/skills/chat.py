@@ -8,7 +8,8 @@
 ```
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import reprlib
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -47,12 +48,13 @@ class Conversation:
     images: tuple[Any, ...]
 
 
-def read_messages(messages: Sequence[Message]) -> Conversation:
+def read_messages(messages: Sequence[Message], *, urls_only: bool = False) -> Conversation:
     """Check messages and take out their images; raises a PromptError that names the message.
 
     A part is text, `{"type": "text", "text": ...}`, `{"type": "image", "image": ...}` with anything that stands for an
     image, or `{"type": "image_url", "image_url": {"url": ...}}` with a data URI or a URL; ImageUrlError for a path.
-    Other fields are refused unless they change no answer: those that are None or an empty list, and `IGNORED`.
+    Other fields are refused unless they change no answer: those that are None or an empty list, and `IGNORED`. With
+    `urls_only`, for messages of strangers, images are data URIs and URLs.
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise PromptError(
@@ -60,10 +62,12 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
         )
     if not 0 < len(messages) <= MAX_TURNS:
         raise PromptError(f"there are {len(messages)} messages: give 1 to {MAX_TURNS}")
-    if (parts := count_parts(messages)) > MAX_TURNS:
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    if (parts := sum(len(one) for one in contents if isinstance(one, list | tuple))) > MAX_TURNS:
         raise PromptError(f"the messages have {parts} parts, over the limit of {MAX_TURNS}: leave out early ones")
     images: list[Any] = []
-    turns = tuple(_turn(message, f"message {place}", images) for place, message in enumerate(messages, 1))
+    kinds = ("text", "image_url") if urls_only else ("text", "image_url", "image")
+    turns = tuple(_turn(message, f"message {place}", images, kinds) for place, message in enumerate(messages, 1))
     if turns[-1].role != "user":
         raise PromptError(f"the last message is the {turns[-1].role}'s: it must be the user's, with the question")
     if not any(part and part.strip() for part in turns[-1].parts):
@@ -73,12 +77,6 @@ def read_messages(messages: Sequence[Message]) -> Conversation:
             f"the messages have {size} characters, over the limit of {MAX_CHARACTERS}: leave out early ones"
         )
     return Conversation(turns, tuple(images))
-
-
-def count_parts(messages: Iterable[object]) -> int:
-    """Return how many parts messages have whose content is a list, whatever these are."""
-    contents = (message.get("content") for message in messages if isinstance(message, Mapping))
-    return sum(len(one) for one in contents if isinstance(one, Sequence) and not isinstance(one, str | bytes))
 
 
 def flat_text(turns: Sequence[Turn]) -> str:
@@ -97,51 +95,49 @@ def unique_images(images: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(kept.values())
 
 
-def _turn(message: Message, where: str, images: list[Any]) -> Turn:
+def _turn(message: Message, where: str, images: list[Any], kinds: Sequence[str]) -> Turn:
     if not isinstance(message, Mapping):
         raise PromptError(f"{where} is of type {type(message).__name__}: give a dict with role and content")
     role = _ROLES.get(known) if isinstance(known := message.get("role"), str) else None
     if role is None:
-        raise PromptError(f"{where} has the role {message.get('role')!r:.60}: it is one of {', '.join(_ROLES)}")
+        raise PromptError(f"{where} has the role {reprlib.repr(known)}: it is one of {', '.join(_ROLES)}")
     _check_fields(message, ("role", "content"), where)
     content = message.get("content")
     if content is None and role == "assistant":
         content = ""  # clients hand back such a turn as they got it
     parts = [content] if isinstance(content, str) else content
-    if isinstance(parts, bytes | Mapping) or not isinstance(parts, Sequence):
+    if not isinstance(parts, list | tuple):
         raise PromptError(f"the content of {where} is of type {type(content).__name__}: give text or a list of parts")
     found = len(images)
-    texts = tuple(_part(part, where, images) for part in parts)
+    texts = tuple(_part(part, where, images, kinds) for part in parts)
     if role != "user" and len(images) > found:
         raise PromptError(f"{where} is the {role}'s and holds an image: only turns of the user may, move it there")
     return Turn(role, texts)
 
 
-def _part(part: object, where: str, images: list[Any]) -> str | None:
+def _part(part: object, where: str, images: list[Any], kinds: Sequence[str]) -> str | None:
     """Return the text of a part; None for an image, which is added to the list."""
     if isinstance(part, str):
         return part
     given: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
     kind = given.get("type")
-    value = given.get(kind) if kind in ("text", "image", "image_url") else None
+    value = given.get(kind) if kind in kinds else None
     if kind == "image_url" and isinstance(value, Mapping):
         _check_fields(value, ("url", "detail"), where)
         if value.get("detail") not in (None, *DETAILS):
-            raise PromptError(f"{where} has the detail {value['detail']!r:.60}: only {' or '.join(DETAILS)} is taken")
+            raise PromptError(
+                f"{where} has the detail {reprlib.repr(value['detail'])}: only {' or '.join(DETAILS)} is taken"
+            )
         value = value.get("url")
     if value is None or (kind == "text" and not isinstance(value, str)):
-        raise PromptError(
-            f'{where} has the part {part!r:.80}: give {{"type": "text", "text": ...}} or '
-            '{"type": "image", "image": ...}'
-        )
+        forms = " or ".join(f'{{"type": "{name}", "{name}": ...}}' for name in kinds)
+        raise PromptError(f"{where} has the part {reprlib.repr(part):.80}: give {forms}")
     _check_fields(given, ("type", str(kind)), where)
     if kind == "text":
         return str(value)
     if kind == "image_url" and not (isinstance(value, str) and (is_data_uri(value) or is_url(value))):
-        raise ImageUrlError(
-            f"{where} has the image_url {value!r:.60}: it takes data: and https: URLs; a path goes into "
-            '{"type": "image", "image": ...}'
-        )
+        advice = "" if "image" not in kinds else '; a path goes into {"type": "image", "image": ...}'
+        raise ImageUrlError(f"{where} has the image_url {reprlib.repr(value)}: it takes data: and https: URLs{advice}")
     images.append(value)
     return None
 
@@ -151,7 +147,5 @@ def _check_fields(given: Mapping[str, Any], known: tuple[str, ...], where: str) 
     for name, value in given.items():
         if name not in (*known, *IGNORED) and value is not None and not (isinstance(value, list) and not value):
             resize = ": resize the image instead" if str(name).endswith(("_pixels", "_height", "_width")) else ""
-            raise PromptError(
-                f"{where} has the field {name!r:.60}{did_you_mean(name, known)}, which is not used{resize}; the fields "
-                f"are {', '.join(known)}"
-            )
+            unused = f"{str(name)[:60]!r}{did_you_mean(name, known)}, which is not used{resize}"
+            raise PromptError(f"{where} has the field {unused}; the fields are {', '.join(known)}")

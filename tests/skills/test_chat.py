@@ -1,4 +1,5 @@
 import re
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ PATH = "/etc/picture.png"
 @pytest.mark.parametrize("nested", [True, False])
 def test_an_image_url_is_never_a_path(url: object, nested: bool) -> None:
     part = {"type": "image_url", "image_url": {"url": url} if nested else url}
-    with pytest.raises(ImageUrlError, match=re.escape(f"message 1 has the image_url {url!r:.60}")):
+    with pytest.raises(ImageUrlError, match=re.escape(f"message 1 has the image_url {reprlib.repr(url)}")):
         read_messages([{"role": "user", "content": [part, "What is it?"]}])
 
 

@@ -1,20 +1,22 @@
 """Bodies of `/v1/chat/completions`: parameters of OpenAI and vLLM."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PrivateAttr,
     SkipValidation,
     ValidationInfo,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from photonlite.errors import ImageUrlError, PromptError
+from photonlite.request import Turn
 from photonlite.results import Metrics
 from photonlite.server.bodies.base import (
     Body,
@@ -29,7 +31,8 @@ from photonlite.server.bodies.base import (
     unusable,
 )
 from photonlite.server.bodies.skills import RepetitionPenalty, Seed, Stop, Temperature, TopP
-from photonlite.skills.chat import DETAILS, MAX_TURNS, count_parts
+from photonlite.server.errors import HttpError, to_http
+from photonlite.skills.chat import DETAILS, MAX_TURNS, Conversation, Message, read_messages
 
 _ALL_TOKENS: Final = (0, -1)  # values of top_k that vLLM takes for no limit
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "max_tokens", "stop")
@@ -78,50 +81,16 @@ class ChatPart(Body):
     image_url: ImageUrl | None = None
     cache_control: Ignored = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if getattr(self, self.type) is None:
-            raise PydanticCustomError("must_be", "must have a field {name}", {"name": repr(self.type)})
-        if None not in (self.text, self.image_url):
-            raise unusable(f"a part of the type {self.type!r} has both 'text' and 'image_url': make it two parts")
-        return self
-
-
-def _as_parts(content: object) -> object:
-    if not isinstance(content, str | list):
-        raise PydanticCustomError("must_be", "must be text or a list of parts")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
 
 class ChatMessage(Body):
-    """One turn. The last one must be the user's, and hold text."""
+    """One turn; `read_messages` checks it. The last one must be the user's, and hold text."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        list[ChatPart],
-        Field(fail_fast=True, max_length=MAX_TURNS),
-        BeforeValidator(_as_parts, json_schema_input_type=str | list[ChatPart]),
-    ] = Field([])
+    content: Text | list[ChatPart] | None = None
     tool_calls: Annotated[Any, Only([])] = None
     annotations: Ignored = None
     parsed: Ignored = None
     cache_control: Ignored = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if "content" not in self.model_fields_set and self.role != "assistant":  # its answer may have been cut short
-            raise PydanticCustomError("must_be", "must have a 'content': text or a list of parts")
-        if self.role != "user" and self.images:
-            raise unusable(f"a message of the {self.role}'s holds an image: only the user's may")
-        return self
-
-    @property
-    def text(self) -> str:
-        return "\n".join(part.text for part in self.content if part.type == "text" and part.text is not None).strip()
-
-    @property
-    def images(self) -> list[str]:
-        return [part.image_url.url for part in self.content if part.type == "image_url" and part.image_url is not None]
 
 
 class NamedSchema(Body):
@@ -181,7 +150,7 @@ class StreamOptions(Body):
 class ChatCompletionRequest(Body):
     """A conversation, about several images where the model reads several. Unknown parameters are refused."""
 
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)
+    messages: SkipValidation[Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_TURNS)]]
     model: Text | None = Field(None, description="The model's name; the one that is served unless given.")
     stream: Flag = Field(False, description="Whether to send the answer as it comes.")
     stream_options: StreamOptions | None = None
@@ -219,22 +188,16 @@ class ChatCompletionRequest(Body):
     prompt_cache_retention: Ignored = None
     parallel_tool_calls: Ignored = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _limit_parts(cls, given: Any) -> Any:
-        """Refuse what would block the event loop for long, before any part is checked."""
-        messages = given.get("messages") if isinstance(given, dict) else None
-        if isinstance(messages, list) and (parts := count_parts(messages)) > MAX_TURNS:
-            raise unusable(f"the messages have {parts} parts, over the limit of {MAX_TURNS}: leave out early ones")
-        return given
+    _spoken: Conversation = PrivateAttr()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        last = self.messages[-1]
-        if last.role != "user":
-            raise unusable(f"the last message is the {last.role}'s: it must be the user's, with the question")
-        if not last.text:
-            raise unusable("the last message holds no text: ask something about the image")
+        try:
+            self._spoken = read_messages(cast(list[Message], self.messages), urls_only=True)
+        except ImageUrlError as error:
+            raise HttpError(400, str(error), code="invalid_image_url") from None
+        except PromptError as error:
+            raise to_http(error) from None
         if self.stream_options is not None and not self.stream:
             raise unusable("'stream_options' go with 'stream': true only")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
@@ -244,16 +207,21 @@ class ChatCompletionRequest(Body):
     @property
     def conversation(self) -> list[Json]:
         """The messages for `VisionModel.chat`, with the place in `images` of each image."""
-        places = {image: place for place, image in enumerate(self.images)}
-        return [
-            {"role": message.role, "content": [_for_model(part, places) for part in message.content]}
-            for message in self.messages
-        ]
+        places, images = {image: place for place, image in enumerate(self.images)}, iter(self._spoken.images)
+
+        def written(part: str | None) -> Json:
+            return {"type": "image", "image": places[next(images)]} if part is None else {"type": "text", "text": part}
+
+        return [{"role": turn.role, "content": [*map(written, turn.parts)]} for turn in self.turns]
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self._spoken.turns
 
     @property
     def images(self) -> list[str]:
         """Each image once: clients send it again with every turn."""
-        return list(dict.fromkeys(image for message in self.messages for image in message.images))
+        return list(dict.fromkeys(self._spoken.images))
 
     @property
     def include_usage(self) -> bool:
@@ -269,12 +237,6 @@ class ChatCompletionRequest(Body):
         if all(formats) and len(formats) > 1:
             raise unusable("'response_format' and 'structured_outputs' both constrain the answer: give one of them")
         return {"messages": self.conversation, "settings": settings} | next(filter(None, formats), {})
-
-
-def _for_model(part: ChatPart, places: Mapping[str, int]) -> Json:
-    if part.image_url is not None and part.type == "image_url":
-        return {"type": "image", "image": places[part.image_url.url]}
-    return {"type": "text", "text": part.text}
 
 
 class Usage(BaseModel):

@@ -23,7 +23,6 @@ from photonlite.server.calls import Skill
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError, client_left
 from photonlite.server.limits.limiter import Hold, Permit
-from photonlite.settings import BYTE_ORDER_MARK
 
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -160,7 +159,7 @@ def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
 
 
 def _parse(text: str) -> Any:
-    text = text.removeprefix(BYTE_ORDER_MARK)
+    text = text.removeprefix("\ufeff")  # a byte order mark
     if _most_values(text) > MAX_VALUES:
         message = f"the JSON has over {MAX_VALUES:,} commas and brackets, the limit: send fewer values"
         raise HttpError(422, message, code="too_many_values")

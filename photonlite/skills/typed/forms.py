@@ -27,7 +27,6 @@ from pydantic_core import SchemaError as CoreSchemaError
 from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
 from photonlite.grammar.decoding.choices import MAX_CHOICES
 from photonlite.grammar.spec import GrammarSpec
-from photonlite.settings import BYTE_ORDER_MARK
 
 MAX_SCHEMA_CHARACTERS = 1_000_000
 MAX_CHOICE_CHARACTERS = 1_000
@@ -143,7 +142,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _parsed(text: str) -> Mapping[str, Any]:
     _check_length(text)
     try:
-        schema = json.loads(text.removeprefix(BYTE_ORDER_MARK), object_pairs_hook=_object)
+        schema = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object)
     except RecursionError as cause:
         raise GrammarTooLargeError("the schema is nested too deeply to be read: make it flatter") from cause
     except json.JSONDecodeError as cause:

@@ -194,37 +194,31 @@ def test_an_image_that_is_sent_again_counts_once_and_others_count() -> None:
     ("messages", "words"),
     [
         (None, "'messages' is missing"),
-        ([], "'messages' must have at least 1 item"),
-        ("hello", "'messages' must be a valid list"),
-        (["hello"], "'messages[0]' must be an object"),
-        ([says("user", "a")] * 1025, "'messages' must have at most 1024 items"),
-        ([{"role": "user"}], "'messages[0]' must have a 'content': text or a list"),
-        ([says("user", 5)], "'messages[0].content' must be text or a list"),
-        ([says("user", ["hello"])], "'messages[0].content[0]' must be an object"),
-        ([user({"type": ["text"]})], "'messages[0].content[0].type' must be 'text' or 'image_url'"),
-        ([user({"type": "text", "text": None})], "'messages[0].content[0]' must have a field 'text'"),
-        ([user({"type": "text", "text": 5})], "'messages[0].content[0].text' must be text"),
-        ([user({"type": "image_url", "image_url": URI})], "'messages[0].content[0].image_url' must be an object"),
-        ([user({"type": "image_url", "image_url": {"url": None}})], "image_url.url' is missing"),
-        ([says("tool", "5")], "'messages[0].role' must be 'system', 'developer', 'user' or 'assistant'"),
-        ([says({}, "5")], "'messages[0].role' must be"),  # type: ignore[arg-type]
+        ([], "there are 0 messages: give 1 to 1024"),
+        ("hello", "messages is of type str: give a list"),
+        (["hello"], "message 1 is of type str"),
+        ([says("user", "a")] * 1025, "there are 1025 messages: give 1 to 1024"),
+        ([{"role": "user"}], "the content of message 1 is of type NoneType"),
+        ([says("user", 5)], "the content of message 1 is of type int"),
+        ([user({"type": ["text"]})], "message 1 has the part {'type': ['text']}: give {"),
+        ([user({"type": "text", "text": 5})], "message 1 has the part {'text': 5, 'type': 'text'}"),
+        ([user({"type": "image_url", "image_url": {"url": None}})], "message 1 has the part"),
+        ([user(text("a"), {"type": "image", "image": "/etc/picture.png"})], "message 1 has the part"),
+        ([user({"type": "input_audio", "input_audio": {}})], "message 1 has the part"),
+        ([says("tool", "5")], "message 1 has the role 'tool': it is one of system, developer, user, assistant"),
+        ([says({}, "5")], "message 1 has the role {}"),  # type: ignore[arg-type]
         ([says("system", "Be brief.")], "the last message is the system's"),
         ([says("user", "a"), says("assistant", "b")], "the last message is the assistant's"),
         ([says("user", " ")], "the last message holds no text"),
         ([user(image())], "the last message holds no text"),
-        ([user({"type": "input_audio", "input_audio": {}})], "the field 'input_audio' is unknown"),
-        ([user({"type": "refusal"})], "must be 'text' or 'image_url'"),
-        ([user(text("a") | {"image_url": {"url": URI}})], "both 'text' and 'image_url': make it two parts"),
-        ([user(text("a"), image() | {"max_pixels": 3136})], "the field 'max_pixels' is unknown"),
-        ([user({"type": "image_url", "image_url": {"url": URI, "max_pixels": 3136}})], "the field 'max_pixels' is"),
-        ([user({"type": "image_url", "image_url": {"url": URI, "detail": "low"}})], "'detail' is 'low': only 'auto'"),
-        ([user({"type": "text", "text": "a", "txt": "b"})], "the field 'txt' is unknown (did you mean 'text'?)"),
-        ([says("user", "a") | {"name": "Ann"}], "the field 'name' is unknown"),
+        ([user(text("a"), image() | {"max_pixels": 3136})], "the field 'max_pixels', which is not used: resize the"),
+        ([user({"type": "image_url", "image_url": {"url": URI, "detail": "low"}})], "the detail 'low': only auto or"),
+        ([says("user", "a") | {"name": "Ann"}], "message 1 has the field 'name', which is not used"),
         ([says("user", "a"), says("assistant", "b") | {"audio": {"id": "x"}}, says("user", "c")], "the field 'audio'"),
         ([says("user", "a"), says("assistant", "b") | {"refusal": "No."}, says("user", "c")], "the field 'refusal'"),
         ([says("user", "a"), says("assistant", "") | {"function_call": {}}, says("user", "c")], "'function_call'"),
-        ([{"role": "system", "content": [image()]}, says("user", "a")], "of the system's holds an image"),
-        ([{"role": "assistant", "content": "", "tool_calls": [{}]}, says("user", "a")], "'tool_calls' is [{}]"),
+        ([{"role": "system", "content": [image()]}, says("user", "a")], "message 1 is the system's and holds an image"),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}]}, says("user", "a")], "the field 'tool_calls'"),
     ],
 )
 def test_invalid_conversations_are_refused(messages: Any, words: str) -> None:
@@ -239,6 +233,14 @@ def test_an_answer_of_openais_client_can_be_sent_back() -> None:
         messages = [says("user", "a"), says("assistant", "Two.") | more, says("user", "b")]
         assert question(read(messages=messages)) == "User: a\nAssistant: Two.\n\nb"
         assert flat_text(read_messages(messages).turns) == "User: a\nAssistant: Two.\n\nb"
+
+
+@pytest.mark.parametrize("url", ["/etc/picture.png", "file:///etc/picture.png", "x" * 1000])
+def test_an_image_url_is_never_a_path(url: str) -> None:
+    with pytest.raises(HttpError, match=r"message 1 has the image_url .* it takes data: and https: URLs") as refused:
+        read(messages=[user(text("a"), {"type": "image_url", "image_url": {"url": url}})])
+    assert (refused.value.status, refused.value.code) == (400, "invalid_image_url")
+    assert len(refused.value.message) < 200
 
 
 def test_hints_for_caching_change_no_answer() -> None:
