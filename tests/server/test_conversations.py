@@ -87,7 +87,7 @@ def test_more_images_than_the_server_takes_are_refused(server: Live) -> None:
 
 
 def test_an_image_in_a_system_turn_is_refused(server: Live) -> None:
-    with pytest.raises(openai.UnprocessableEntityError, match="a message of the system's holds an image"):
+    with pytest.raises(openai.UnprocessableEntityError, match="message 1 is the system's and holds an image"):
         complete(server, [{**SENT[1], "role": "system"}, SENT[-1]])
 
 
