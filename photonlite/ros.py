@@ -137,10 +137,8 @@ def detections_to_ros(result: Detections, header: Any, *, messages: Any = None) 
 def detections_from_ros(message: Any, width: int, height: int) -> Detections:
     """Return a `vision_msgs/Detection2DArray` about an image of so many pixels; the best hypothesis gives the label.
 
-    A box that is turned becomes the upright one around it. Messages may be Foxy's or later ones.
-
-    Raises:
-        InputError: A box has a number that is not finite, or a side below 0.
+    A box that is turned becomes the upright one around it; InputError for numbers that are not finite, or sides below
+    0. Messages may be Foxy's or later ones.
     """
     objects = []
     for detection in message.detections:
@@ -148,9 +146,7 @@ def detections_from_ros(message: Any, width: int, height: int) -> Detections:
         place = getattr(box.center, "position", box.center)
         numbers = (place.x, place.y, box.center.theta, box.size_x, box.size_y)
         if not all(map(math.isfinite, numbers)) or min(box.size_x, box.size_y) < 0:
-            raise InputError(
-                f"a box has centre, angle and size {numbers}: give finite numbers, and sides of at least 0"
-            )
+            raise InputError(f"a box has centre, angle and size {numbers}: give finite numbers, sides of at least 0")
         across, up = abs(math.cos(box.center.theta)), abs(math.sin(box.center.theta))
         half = (across * box.size_x + up * box.size_y) / 2, (up * box.size_x + across * box.size_y) / 2
         item: dict[str, Any] = {

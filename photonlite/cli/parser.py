@@ -116,8 +116,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words[end:] = [_WORD + word for word in words[end + 1 :]]
     # Intermixed, so that options may stand anywhere, also between the images and the text.
     options = _command_parser(command).parse_intermixed_args(words)
-    for name, value in vars(options).items():
-        setattr(options, name, [*map(_unmarked, value)] if isinstance(value, list) else _unmarked(value))
     options.command = command
     if command in SPATIAL and options.object is not None:
         options.text = options.object if len(options.object) > 1 else options.object[0]
@@ -128,8 +126,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _unmarked(value: Any) -> Any:
-    return value.removeprefix(_WORD) if isinstance(value, str) else value
+def _unmarked(word: str) -> str:
+    return word.removeprefix(_WORD)
 
 
 def _refuse(arguments: Sequence[str]) -> NoReturn:
@@ -162,17 +160,18 @@ def _command_parser(command: str) -> argparse.ArgumentParser:
         last = f"; the last argument is the {text.lower()}" if text else ""
         source = "a file, a folder (its images, not those of folders inside), a quoted glob, or - for stdin"
         source += "; or a video, by itself" if command in SPATIAL else ""
-        parser.add_argument("images", nargs="+", metavar=images, help=source + last)
+        parser.add_argument("images", type=_unmarked, nargs="+", metavar=images, help=source + last)
     if command == "store":
         _add_store_options(parser)
     elif command != "models":
         group = parser.add_argument_group("model")
         what = "a folder, a .safetensors file or a Hub id (default: the shipped checkpoint)"
         if command in ("verify", "tune"):
-            group.add_argument("model", nargs="?", metavar="MODEL", help=what)
+            group.add_argument("model", type=_unmarked, nargs="?", metavar="MODEL", help=what)
         elif command == "quantize":
-            group.add_argument("model", metavar="MODEL", help="a folder, a .safetensors file, a Hub id, or nano")
-            group.add_argument("folder", metavar="FOLDER", help="a new folder")
+            what = "a folder, a .safetensors file, a Hub id, or nano"
+            group.add_argument("model", type=_unmarked, metavar="MODEL", help=what)
+            group.add_argument("folder", type=_unmarked, metavar="FOLDER", help="a new folder")
             what = "a folder or quoted glob of typical images: int4 is rounded for what goes into each layer then"
             group.add_argument("--images", metavar="IMAGES", help=what)
         else:

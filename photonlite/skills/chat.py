@@ -120,7 +120,7 @@ def _part(part: object, where: str, images: list[Any], kinds: Sequence[str]) -> 
     if isinstance(part, str):
         return part
     given: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
-    kind = given.get("type")
+    kind: Any = given.get("type")
     value = given.get(kind) if kind in kinds else None
     if kind == "image_url" and isinstance(value, Mapping):
         _check_fields(value, ("url", "detail"), where)
@@ -132,7 +132,7 @@ def _part(part: object, where: str, images: list[Any], kinds: Sequence[str]) -> 
     if value is None or (kind == "text" and not isinstance(value, str)):
         forms = " or ".join(f'{{"type": "{name}", "{name}": ...}}' for name in kinds)
         raise PromptError(f"{where} has the part {reprlib.repr(part):.80}: give {forms}")
-    _check_fields(given, ("type", str(kind)), where)
+    _check_fields(given, ("type", kind), where)
     if kind == "text":
         return str(value)
     if kind == "image_url" and not (isinstance(value, str) and (is_data_uri(value) or is_url(value))):

@@ -178,7 +178,7 @@ def check_owned(folder: Path) -> None:
     """Raise a SettingsError if other users can change a store, or have put a link in the place of its folders."""
     for place in (folder, folder / "images", folder / "checkpoints"):
         with suppress(FileNotFoundError):
-            if (reason := _foreign(place.stat() if place == folder else place.lstat())) is not None:
+            if reason := _foreign(place.stat() if place == folder else place.lstat()):
                 raise SettingsError(f"the store {str(folder)!r} is not used: {place} {reason}; name a new folder")
 
 
@@ -276,7 +276,7 @@ def _read(path: Path, key: str, expected: NumberFormat, buffer: Allocator) -> Ho
     if path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe would be read for ever
         raise ValueError("it is no file")
     with open(path, "rb", buffering=0, opener=_open_private) as file:
-        if (reason := _foreign(os.fstat(file.fileno()))) is not None:
+        if reason := _foreign(os.fstat(file.fileno())):
             raise ValueError(f"it {reason}")
         begun = file.read(_MOST_HEADER)
         if not begun.startswith(_MAGIC) or begun.count(b"\n") < 3:
