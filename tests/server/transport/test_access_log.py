@@ -31,9 +31,10 @@ def lines_of(fake: FakeModel, *requests: tuple[str, str, dict[str, Any]], **sett
 
 def test_a_request_is_one_line() -> None:
     body = json.dumps({"question": SECRETS[0]}).encode()
-    headers = {"Content-Type": "application/json", "X-Moondream-Auth": KEY}
-    query = f"/v1/query?question={SECRETS[0]}"
-    [line] = lines_of(FakeModel(), ("POST", query, {"content": body, "headers": headers}), api_keys=(KEY,))
+    headers, query = {"X-Moondream-Auth": KEY}, f"/v1/query?question={SECRETS[0]}"
+    options = {"content": body, "headers": headers | {"Content-Type": "application/json"}}
+    requests = ("POST", "/v1/query", options), ("POST", query, {"headers": headers})
+    line, _ = lines_of(FakeModel(), *requests, api_keys=(KEY,))
 
     assert line["ms"] >= 0
     assert len(line["id"]) >= 16
