@@ -85,12 +85,3 @@ def test_on_a_cpu_there_is_nothing_to_tune(capsys) -> None:
     assert "nothing to tune on a CPU" in capsys.readouterr().err
     with pytest.raises(SettingsError):
         tune.import_extra("photonlite.tuning.loading", "").open_model(None, "cpu", "auto", None, "0")
-
-
-@pytest.mark.parametrize("name", ["plan.xbm", "plan.txt"])
-def test_a_drawing_that_cannot_be_written_is_refused_before_measuring(
-    measured: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    assert main(["tune", "--draw", str(tmp_path / name)]) == 2
-    assert "is not an image format that holds colour" in capsys.readouterr().err
-    assert not measured

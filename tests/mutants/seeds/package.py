@@ -62,13 +62,13 @@ MUTANTS = [
     Mutant(
         "a data set has images as their EXIF turns them",
         "cli/export.py",
-        "image.getexif().get(ExifTags.Base.Orientation, 1) == 1 and ",
+        " and exif_orientation(image) == 1",
         "",
         "tests/cli/test_export.py",
     ),
     Mutant(
         "the YAML of a data set has a relative path, which trainers look for elsewhere",
-        "cli/export.py",
+        "cli/dataset.py",
         "str(folder.resolve())",
         "folder.name",
         "tests/cli/test_export.py",

@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "server: a failed reload takes the keys away",
         "server/run.py",
-        "            self._limits.take_keys(read_keys())\n",
-        "            self._limits.take_keys(ServerConfig())\n            self._limits.take_keys(read_keys())\n",
+        "take_keys(read_keys())\n",
+        "take_keys(ServerConfig())\n            self._ingress.config.take_keys(read_keys())\n",
         "tests/server/test_run.py",
     ),
     Mutant(
