@@ -6,6 +6,7 @@ as a URL is.
 """
 
 import asyncio
+import functools
 import ipaddress
 import socket
 import ssl
@@ -26,6 +27,7 @@ FETCH_S: Final = 20.0
 MAX_REDIRECTS: Final = 5
 _AT_ONCE: Final = 8
 _CHUNK = 65_536
+_PARSED: Final = 4096  # bytes that are parsed at once: they may be hundreds of chunks of HTTP
 _UNICAST = ipaddress.ip_network("2000::/3")  # the only global unicast addresses that are assigned (RFC 4291)
 _TRANSLATED = [
     ipaddress.ip_network(network)
@@ -128,8 +130,12 @@ async def resolve(host: str) -> list[str]:
 
 async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to an address with TLS; raises OSError, also if the certificate is not that of the host."""
-    context = ssl.create_default_context()
-    return await asyncio.open_connection(address, PORT, ssl=context, server_hostname=host, limit=_CHUNK)
+    return await asyncio.open_connection(address, PORT, ssl=_tls(), server_hostname=host, limit=_CHUNK)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()  # reading the system's certificates would stop the event loop each time
 
 
 async def fetch(
@@ -222,7 +228,8 @@ async def _get(
     while True:
         received = connection.next_event()
         if received is h11.NEED_DATA:
-            connection.receive_data(await reader.read(_CHUNK))
+            await asyncio.sleep(0)  # a read of what has come already would not let other tasks run
+            connection.receive_data(await reader.read(_PARSED))
         elif isinstance(received, h11.Response):
             if follow and (location := _location(received)):
                 return location

@@ -3,7 +3,7 @@ import io
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -173,6 +173,42 @@ def test_an_image_over_the_limit_is_not_read_to_its_end() -> None:
     for answer in (HEAD, "HTTP/1.1 200 OK\r\n\r\npicture"):
         with pytest.raises(ImageTooLargeError, match="limit of 6 bytes"):
             Host(answer.encode(), stays=True).get(max_bytes=6)
+
+
+def test_other_tasks_run_while_a_host_sends_tiny_chunks() -> None:
+    chunks, turns = b"1\r\nx\r\n" * 20_000, []
+
+    async def other() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def main() -> int:
+        task = asyncio.ensure_future(other())
+        parts, reader = module.check_url(URL, None), asyncio.StreamReader()
+        reader.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        found = await module._get(reader, cast(Any, Writer()), parts, 10**6, lambda size: None, follow=False)
+        task.cancel()
+        return len(found)
+
+    assert run(main()) == 20_000
+    assert len(turns) >= len(chunks) // 4096
+
+
+def test_the_certificates_of_the_system_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, used = [], []
+
+    async def opened(*_: Any, ssl: Any, **more: Any) -> tuple[Any, Any]:
+        used.append(ssl)
+        return asyncio.StreamReader(), Writer()
+
+    monkeypatch.setattr(module.ssl, "create_default_context", lambda: made.append(object()) or made[-1])
+    monkeypatch.setattr(asyncio, "open_connection", opened)
+    module._tls.cache_clear()
+    for _ in range(2):
+        run(module.connect("93.184.216.34", "pictures.example"))
+    module._tls.cache_clear()
+    assert used == made * 2
 
 
 def test_a_slow_host_is_given_up() -> None:
