@@ -39,6 +39,8 @@ class ImageLimits:
 
     Attributes:
         max_pixels: Width times height, compared with the header before any pixel is decoded.
+        max_side: Width, and height. A filter that shrinks an image has coefficients for each pixel of a side, however
+            few pixels the other side has. 65,535 is the longest side of a JPEG.
         max_bytes: Size of the encoded file.
         decode_cpu_s: Seconds of CPU time that a decoding process may take for any image.
         decode_cpu_s_per_megapixel: Seconds that it may take in addition for each million pixels.
@@ -48,6 +50,7 @@ class ImageLimits:
     """
 
     max_pixels: int = setting(64_000_000, least=1)
+    max_side: int = setting(65_535, least=1)
     max_bytes: int = setting(256 * 1024 * 1024, flag="--max-image-mb", least=1)
     decode_cpu_s: float = setting(1.0, above=0)
     decode_cpu_s_per_megapixel: float = setting(0.1, above=0)

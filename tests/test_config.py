@@ -8,11 +8,11 @@ from photonlite.errors import SettingsError
 
 
 def test_defaults_are_64_megapixels_and_256_mebibytes() -> None:
-    assert ImageLimits() == ImageLimits(max_pixels=64_000_000, max_bytes=268_435_456)
+    assert ImageLimits() == ImageLimits(max_pixels=64_000_000, max_side=65_535, max_bytes=268_435_456)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "12", None, True])
-@pytest.mark.parametrize("name", ["max_pixels", "max_bytes"])
+@pytest.mark.parametrize("name", ["max_pixels", "max_side", "max_bytes"])
 def test_a_limit_is_a_positive_whole_number(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=rf"'{name}' is .*at least 1"):
         ImageLimits(**{name: value})

@@ -30,6 +30,7 @@ def load(
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     max_pixels: int | None = None,
+    max_side: int | None = None,
     max_bytes: int | None = None,
     isolate_images: bool = False,
     allow_urls: bool = False,
@@ -52,6 +53,7 @@ def load(
         dtype: "auto" (bfloat16 on recent CUDA devices, else float32), "float32", "bfloat16", "float16".
         revision: Branch, tag or commit of a Hub repository.
         max_pixels: Largest image accepted, width times height; 64 million, or PHOTONLITE_MAX_PIXELS, by default.
+        max_side: Its longest side in pixels; 65,535, or PHOTONLITE_MAX_SIDE, by default.
         max_bytes: Largest image file accepted; 256 MiB, or PHOTONLITE_MAX_BYTES, by default.
         isolate_images: Whether image files (paths, bytes, file objects) are decoded in processes that are killed when
             one takes too much CPU time or memory: for images from strangers, of which a few kilobytes can keep a core
@@ -83,7 +85,7 @@ def load(
         EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
-    given = (("max_pixels", max_pixels), ("max_bytes", max_bytes))
+    given = (("max_pixels", max_pixels), ("max_side", max_side), ("max_bytes", max_bytes))
     limits = dataclasses.replace(ImageLimits.from_env(), **{name: value for name, value in given if value is not None})
     _check_choices(allow_urls, sampling)
     check_precisions(weights, vision_weights)

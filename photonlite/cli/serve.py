@@ -89,6 +89,7 @@ def load_served(settings: ServeSettings, *, device: str | None = None) -> "photo
         vision_weights=choice.vision_weights,
         revision=choice.revision,
         max_pixels=settings.images.max_pixels,
+        max_side=settings.images.max_side,
         max_bytes=settings.images.max_bytes,
         thumbnails=False,
         sampling=choice.sampling,

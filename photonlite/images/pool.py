@@ -194,7 +194,7 @@ class ImagePool:
             urgent()
         return job()
 
-    def _pack_ahead(self, pixels: bytes, size: tuple[int, int]) -> UncutImage | None:
+    def _pack_ahead(self, pixels: memoryview, size: tuple[int, int]) -> UncutImage | None:
         """Pack an image before the engine requests it; None where the host cuts it, or too much is packed already."""
         if self._packs is None or not self._reserve_ahead(len(pixels)):
             return None
@@ -312,14 +312,15 @@ def stored_key(key: str, adapter_key: str) -> str:
     return f"{key} {adapter_key}" if adapter_key else key
 
 
-def image_key(image: Image.Image, pixels: bytes, cache_salt: str = "", *, run_tasks: RunTasks = run_in_turn) -> str:
+def image_key(
+    image: Image.Image, pixels: memoryview, cache_salt: str = "", *, run_tasks: RunTasks = run_in_turn
+) -> str:
     """Return the hex SHA-256 over size, mode and pixels of an image, and the cache salt.
 
     The length of each part precedes it, so that different lists of parts never read alike. Pixels enter as digests of
     pieces, which several threads can compute.
     """
-    view = memoryview(pixels)
-    pieces = [view[start : start + _HASHED_BYTES] for start in range(0, len(view), _HASHED_BYTES)]
+    pieces = [pixels[start : start + _HASHED_BYTES] for start in range(0, len(pixels), _HASHED_BYTES)]
     digests = [b""] * len(pieces)
 
     def hash_piece(index: int) -> None:

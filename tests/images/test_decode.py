@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageFile
 
 from photonlite.config import ImageLimits
@@ -26,7 +27,8 @@ from photonlite.errors import (
     ImageUrlError,
 )
 from photonlite.images import decode
-from photonlite.images.decode import file_bytes, image_size, load_image
+from photonlite.images.decode import file_bytes, image_size, load_image, rgb_bands, rgb_bytes
+from photonlite.images.source import DecodedImage
 from tests.guard import GUARD
 
 ORIENTATION = 0x0112
@@ -366,6 +368,43 @@ def test_an_array_over_the_limit() -> None:
         load_image(np.broadcast_to(np.uint8(0), (8001, 8000, 3)))
 
 
+SOURCES: dict[str, Callable[[bytes, Path], Any]] = {
+    "path": lambda data, path: path,
+    "bytes": lambda data, path: data,
+    "bytearray": lambda data, path: bytearray(data),
+    "memoryview": lambda data, path: memoryview(data),
+    "file object": lambda data, path: io.BytesIO(data),
+    "data URI": lambda data, path: as_uri(data),
+    "Pillow": lambda data, path: Image.open(io.BytesIO(data)),
+    "decoded": lambda data, path: DecodedImage(load_image(data)),
+    "array": lambda data, path: np.asarray(load_image(data)),
+    "tensor": lambda data, path: torch.from_numpy(np.asarray(load_image(data)).copy()),
+}
+"""Every kind of source, of an image file and its path."""
+
+
+@pytest.mark.parametrize("size", [(30, 2), (2, 30)])
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_side_has_a_limit_whatever_the_image_comes_from(
+    source: str, size: tuple[int, int], tmp_path: Path
+) -> None:
+    (path := tmp_path / "strip.png").write_bytes(data := encoded(gradient(*size), "PNG"))
+    limits = ImageLimits(max_side=29)
+    with pytest.raises(
+        ImageTooLargeError, match=rf"{size[0]}x{size[1]}, over the limit of 29 pixels a side: .* max_side"
+    ):
+        load_image(SOURCES[source](data, path), limits)
+    assert load_image(SOURCES[source](data, path), ImageLimits(max_side=30)).size == size
+    assert image_size(SOURCES[source](data, path), limits) is None
+
+
+def test_no_jpeg_is_too_long_by_default_but_a_longer_strip_is() -> None:
+    assert image_size(png_header(65_535, 900)) == (65_535, 900)
+    for size in ((65_536, 1), (1, 65_536), (32_000_000, 1), (16_000_000, 3)):
+        with pytest.raises(ImageTooLargeError, match="over the limit of 65535 pixels a side"):
+            load_image(png_header(*size))
+
+
 @pytest.mark.parametrize("size", [(9_500, 9_500), (20_000, 20_000)])
 def test_pillows_own_bomb_check_stays_silent(size: tuple[int, int], recwarn: pytest.WarningsRecorder) -> None:
     with pytest.raises(ImageTooLargeError, match="over the limit of 64000000"):
@@ -444,6 +483,7 @@ def test_a_data_uri_is_the_file_in_it(image: Path, head: str) -> None:
     ("uri", "reason"),
     [
         ("data:image/png;base64,iVBOR*", "base64 of the data URI is damaged"),
+        ("data:image/png;base64,iVBO Rw0\N{GRINNING FACE}", "has characters that base64 has not"),
         ("data:image/png;base64,iVBO=Rw0", "base64 of the data URI is damaged"),
         ("data:image/svg+xml,<svg/>", "not a data URI in base64"),
         ("data:" + "x" * 1000, "not a data URI in base64"),
@@ -479,6 +519,13 @@ def test_a_url_is_not_fetched_but_says_how(url: str) -> None:
 def test_other_objects(source: Any, expected: type[ImageError]) -> None:
     with pytest.raises(expected, match="hand in"):
         load_image(source)
+
+
+@pytest.mark.parametrize("size", [(700, 1500), (400_000, 2), (2, 400_000)])
+def test_pixels_are_packed_in_small_bands(size: tuple[int, int]) -> None:
+    image = Image.new("RGB", size, (1, 2, 3))
+    assert max(map(len, rgb_bands(image))) <= max(2**20, 3 * size[0])
+    assert rgb_bytes(image) == image.tobytes()
 
 
 def test_pillow_image_without_pixels() -> None:

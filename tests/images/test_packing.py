@@ -83,7 +83,7 @@ def test_parts_are_aligned_and_do_not_overlap(width: int, height: int) -> None:
     "size", [(4096, 4096), (1920, 1080), (320, 20_000), (20_000, 320), (400, 9000), (380, 18_000), (65_535, 100)]
 )
 def test_most_images_are_packed(size: tuple[int, int]) -> None:
-    found = pack_image(bytes(3 * size[0] * size[1]), size, PUBLIC, memory)
+    found = pack_image(memoryview(bytes(3 * size[0] * size[1])), size, PUBLIC, memory)
 
     assert found is not None
     assert len(found.packed) <= MOST_BYTES
@@ -101,7 +101,7 @@ def test_no_filters_are_made_for_images_of_absurd_length(
 ) -> None:
     monkeypatch.setattr(packing, "_filter", None)
 
-    assert pack_image(bytes(3 * size[0] * size[1]), size, PUBLIC, memory) is None
+    assert pack_image(memoryview(bytes(3 * size[0] * size[1])), size, PUBLIC, memory) is None
 
 
 @pytest.mark.parametrize(("size", "max_crops"), [((5000, 4096), 12), ((4000, 4000), 100)], ids=["image", "crops"])
@@ -111,7 +111,7 @@ def test_what_is_too_large_is_left_to_the_host_and_takes_no_memory(size: tuple[i
     def none(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         raise AssertionError(f"{shape} bytes were taken")
 
-    assert pack_image(bytes(3 * size[0] * size[1]), size, spec, none) is None
+    assert pack_image(memoryview(bytes(3 * size[0] * size[1])), size, spec, none) is None
 
 
 SIZES = st.one_of(st.integers(1, 40), st.integers(1, 1200))

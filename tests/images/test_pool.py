@@ -21,6 +21,7 @@ from photonlite.image_inputs import HostTensor, PrefixPages, StoredImage, UncutI
 from photonlite.images import crops
 from photonlite.images import pool as module
 from photonlite.images.crops import Allocator, CropSpec, ImageCrops, allocate_array, cut_crops
+from photonlite.images.decode import rgb_bytes
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool, PreparedImage, image_key, share_tasks, stored_key
 from tests.guard import GUARD
@@ -351,7 +352,7 @@ TEXTS = st.text(st.characters(), max_size=5)
 
 @given(TEXTS, TEXTS)
 def test_each_cache_salt_has_its_own_keys(a: str, b: str) -> None:
-    image, pixels = Image.new("RGB", (1, 1)), bytes(3)
+    image, pixels = Image.new("RGB", (1, 1)), memoryview(bytes(3))
 
     assert (image_key(image, pixels, a) == image_key(image, pixels, b)) == (a == b)
 
@@ -363,20 +364,20 @@ def test_a_key_is_sha_256_over_parts_with_their_lengths() -> None:
 
     data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
-    assert image_key(image, image.tobytes(), "me") == hashlib.sha256(data).hexdigest()
+    assert image_key(image, rgb_bytes(image), "me") == hashlib.sha256(data).hexdigest()
 
 
 def test_every_pixel_of_a_large_image_counts_and_threads_do_not() -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 700, 3), np.uint8))  # three pieces
     with ThreadPoolExecutor(2) as threads:
         run_tasks = partial(share_tasks, threads, 2)
-        keys = {image_key(image, image.tobytes()), image_key(image, image.tobytes(), run_tasks=run_tasks)}
+        keys = {image_key(image, rgb_bytes(image)), image_key(image, rgb_bytes(image), run_tasks=run_tasks)}
         assert len(keys) == 1
 
         for place in (0, 630_000, 1_259_999):
             pixels = bytearray(image.tobytes())
             pixels[place] ^= 1
-            keys.add(image_key(image, bytes(pixels), run_tasks=run_tasks))
+            keys.add(image_key(image, memoryview(pixels), run_tasks=run_tasks))
     assert len(keys) == 4
 
 

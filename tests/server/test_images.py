@@ -3,6 +3,7 @@ import base64
 import contextlib
 import io
 import random
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,14 @@ import pytest
 from PIL import Image
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageTimeoutError, RequestCancelledError
+from photonlite.errors import ImageDecodeError, ImageTimeoutError, ImageTooLargeError, RequestCancelledError
 from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.memory import needed_bytes
+from photonlite.images.source import read_data_uri
 from photonlite.server.errors import HttpError
 from photonlite.server.images import RequestImages, _call_on, from_data_uri
 from photonlite.server.limits.limiter import Hold, Permit
+from photonlite.server.routes.realtime import read_frame
 from tests.guard import GUARD
 from tests.images.bombs import BOMBS
 from tests.server.asgi import post
@@ -46,6 +49,12 @@ def test_damaged_base64_is_refused(code: str) -> None:
     assert error.value.status == 400
 
 
+def test_a_data_uri_of_wide_characters_is_refused_before_any_work() -> None:
+    uri = "data:image/png;base64," + "QUJD\n" * 9 + "\N{GRINNING FACE}"
+    with pytest.raises(ImageDecodeError, match="characters that base64 has not"):
+        read_data_uri(uri, lambda code: pytest.fail("it was decoded"))
+
+
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DecodePool]:
     pool = DecodePool(ImageLimits(decode_cpu_s=0.1, decode_cpu_s_per_megapixel=0.001), 1)
@@ -67,6 +76,17 @@ class Ledger:
 
     def release(self, size: int) -> None:
         self.held.append(self.held[-1] - size)
+
+
+@pytest.mark.parametrize("size", [(70_000, 1), (1, 70_000)])
+def test_raw_frames_and_data_uris_have_the_limit_of_sides(size: tuple[int, int], pool: DecodePool) -> None:
+    frame = b"RGB8" + struct.pack("<II", *size) + bytes(3 * size[0] * size[1])
+    file = io.BytesIO()
+    Image.new("RGB", size).save(file, "PNG")
+    uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    for data in (read_frame(frame), from_data_uri(uri)):
+        with pytest.raises(ImageTooLargeError, match="max_side"):
+            opened(pool, data, Ledger())
 
 
 def opened(pool: DecodePool | None, data: bytes, ledger: Ledger) -> Any:

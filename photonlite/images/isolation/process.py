@@ -21,6 +21,7 @@ from photonlite.errors import (
     ImageTooLargeError,
     ImageWorkerError,
 )
+from photonlite.images.decode import check_pixels
 from photonlite.images.source import DecodedImage
 from photonlite.processes.worker import KILLED_FROM_OUTSIDE, WorkerLostError, WorkerProcess, module_command
 
@@ -106,7 +107,8 @@ class DecodeProcess(WorkerProcess):
         self._send({"limits": dataclasses.asdict(limits), "bytes": len(data)})
         header = self._receive_answer()
         (width, height), needed = header["size"], header["memory"]
-        if not 0 < width * height <= limits.max_pixels:
+        check_pixels("the image", width, height, limits)
+        if width * height <= 0:
             raise ImageDecodeError(f"the image has {width}x{height} pixels: hand in an image with at least one")
         try:
             if admit is not None:

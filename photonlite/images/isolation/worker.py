@@ -26,12 +26,11 @@ from PIL import AvifImagePlugin, ImageFile
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTooLargeError
-from photonlite.images.decode import check_pixels, decode_opened, ignore_pillow_warnings, open_image, rgb_bytes
+from photonlite.images.decode import check_pixels, decode_opened, ignore_pillow_warnings, open_image, rgb_bands
 from photonlite.images.memory import WEBP_HEADER, webp_bytes, webp_size, working_bytes
 from photonlite.processes.messages import connect_to_parent, receive_message, send_message, send_ready
 
 SPARE_BYTES: Final = 32 * 2**20  # beyond the announced amount: for the interpreter, small tables, fragmentation
-_BAND: Final = 2**20
 _NAME: Final = "the image"
 
 
@@ -107,12 +106,11 @@ def _read_header(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.Image
 
 def write_pixels(image: ImageFile.ImageFile, pixels: int) -> tuple[int, int]:
     """Decode, and write RGB ``[H, W, 3]`` to a file in bands; return width and height of the upright image."""
-    rgb = decode_opened(_NAME, image)
-    rows = max(1, _BAND // (3 * rgb.width))
-    for top in range(0, rgb.height, rows):
-        data = rgb_bytes(rgb, top, min(top + rows, rgb.height))
-        if os.pwrite(pixels, data, 3 * rgb.width * top) != len(data):
+    rgb, end = decode_opened(_NAME, image), 0
+    for band in rgb_bands(rgb):
+        if os.pwrite(pixels, band, end) != len(band):
             raise AssertionError("the memory for the pixels is too small")
+        end += len(band)
     return rgb.size
 
 

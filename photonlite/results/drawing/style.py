@@ -51,7 +51,7 @@ def open_image(image: ImageSource) -> Image.Image:
     It may have more pixels than the model takes by default; PHOTONLITE_MAX_PIXELS raises that limit too.
     """
     max_pixels = max(_MAX_PIXELS, ImageLimits.from_env().max_pixels)
-    return load_image(image, ImageLimits(max_pixels=max_pixels, max_bytes=2**40))
+    return load_image(image, ImageLimits(max_pixels=max_pixels, max_side=max_pixels, max_bytes=2**40))
 
 
 @dataclass(frozen=True)

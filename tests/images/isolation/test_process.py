@@ -105,7 +105,8 @@ def test_an_image_is_turned_upright(worker: DecodeProcess) -> None:
 
 @pytest.mark.parametrize(
     ("data", "kind"),
-    [(b"", ImageDecodeError), (b"no image", ImageDecodeError), (png(9000, 9000, (b"IDAT", b"")), ImageTooLargeError)],
+    [(b"", ImageDecodeError), (b"no image", ImageDecodeError), (png(9000, 9000, (b"IDAT", b"")), ImageTooLargeError)]
+    + [(png(*size, (b"IDAT", b"")), ImageTooLargeError) for size in ((32_000_000, 1), (1, 65_536))],
 )
 def test_errors_are_those_of_this_process(data: bytes, kind: type[ImageError], worker: DecodeProcess) -> None:
     with pytest.raises(kind) as here:
@@ -182,7 +183,7 @@ def test_answers_of_a_worker_are_json_and_validated() -> None:
             real, process._socket = process._socket, ours
             try:
                 send_message(theirs, json.dumps({"size": [10**6, 10**6], "memory": 1, "cpu_s": 0}).encode())
-                with pytest.raises(ImageDecodeError, match="pixels"):
+                with pytest.raises(ImageTooLargeError, match="pixels"):
                     process.decode(b"data", ImageLimits())
                 send_message(theirs, json.dumps({"error": "SystemExit", "message": "boo", "cpu_s": 0}).encode())
                 with pytest.raises(ImageDecodeError, match="boo"):
