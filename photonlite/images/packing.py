@@ -35,15 +35,16 @@ from photonlite.images.resize import down_first
 # Limits in bytes; larger images are cut on the host.
 MOST_BYTES: Final = 3 * 4096 * 4096 + 2**20  # of a packed image: 16 million pixels and their filters
 MOST_SCRATCH: Final = 32 * 2**20  # between the passes, for both resizes
-# Enough for a side of 150,000 pixels: filters for a PNG of millions would take seconds and gigabytes.
+# Enough for a side of 150,000 pixels, more than `ImageLimits.max_side` lets in by default.
 MOST_FILTERS: Final = 4 * 2**20
+_KEPT: Final = 64  # filters of recent sizes, of up to 1.6 MB
 
 FRACTION_BITS: Final = 22  # of a coefficient: 32, less 8 for the pixel, one for the sign and one for overshoot
 _ALIGNMENT: Final = 256
 _LOBES: Final = 3
 
 
-def pack_image(pixels: bytes, size: tuple[int, int], spec: CropSpec, buffer: Allocator) -> UncutImage | None:
+def pack_image(pixels: memoryview, size: tuple[int, int], spec: CropSpec, buffer: Allocator) -> UncutImage | None:
     """Copy RGB pixels ``[H, W, 3]`` and filters into memory from `buffer`; None, without allocating, over a limit."""
     width, height = size
     tiling = rows, columns = select_tiling(height, width, spec)
@@ -74,7 +75,7 @@ def _filter_bytes(in_size: int, out_size: int) -> int:
     return 4 * out_size * (1 + 2 + math.ceil(6 * max(1.0, in_size / out_size)))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_KEPT)
 def _filter(in_size: int, out_size: int) -> npt.NDArray[np.int32]:
     """First pixels and coefficients, ``[1 + taps, out_size]``: neighbours in the result are adjacent in memory."""
     table = lanczos_table(in_size, out_size)
@@ -94,7 +95,7 @@ class LanczosTable:
     coefficients: npt.NDArray[np.int32]  # [out_size, max(count)]: `FRACTION_BITS` fractional bits, 0 beyond the window
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_KEPT)
 def lanczos_table(in_size: int, out_size: int) -> LanczosTable:
     """Compute the windows and coefficients of one axis, in double precision and in Pillow's order of operations."""
     if in_size < 1 or out_size < 1:

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from photonlite.images.pool import share_tasks
-from photonlite.images.resize import RunTasks, down_first, resize
+from photonlite.images.resize import RunTasks, down_first, resize, run_in_turn
 
 SIDES = st.integers(1, 24) | st.integers(1, 400)
 
@@ -64,6 +65,24 @@ def test_shared_work_gives_pillows_pixels_to_the_last_bit(
     for canvas, size in zip(canvases, sizes, strict=True):
         assert (canvas.times == 1).all()
         np.testing.assert_array_equal(canvas.pixels, np.asarray(image.resize(size, Image.Resampling.LANCZOS)))
+
+
+@pytest.mark.parametrize("size", [(65_535, 40), (40, 65_535), (20_000, 300), (1920, 1080)])
+def test_bands_compute_the_filter_of_a_long_side_a_few_times_only(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resize_band, filtered = Image.Image.resize, []
+
+    def counted(image: Image.Image, new: tuple[int, int], *options: Any, **more: Any) -> Image.Image:
+        filtered.extend(max(pair) for pair in zip(image.size, new, strict=True) if pair[0] != pair[1])
+        return resize_band(image, new, *options, **more)
+
+    monkeypatch.setattr(Image.Image, "resize", counted)
+    resize(Image.new("RGB", size), [Canvas(378, 378).target], 8, run_in_turn)
+
+    assert sum(filtered) <= 2 * 2**17
+    if max(size) < 8192:
+        assert len(filtered) == 2 * 16  # bands for all threads
 
 
 def passes(image: Image.Image, *sizes: tuple[int, int]) -> bytes:
