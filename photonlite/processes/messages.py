@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from photonlite.processes.sandbox import confine
+
 _LENGTH: Final = struct.Struct(">Q")
 _CHUNK: Final = 1 << 20
 
@@ -56,9 +58,12 @@ def connect_to_parent() -> socket.socket:
 
 
 def send_ready(connection: socket.socket) -> None:
-    """Report to the parent that everything is imported; from here on nothing is written to stderr."""
+    """Report to the parent that everything is imported, and what `confine` could not take.
+
+    From here on nothing is written to stderr, and no module can be imported.
+    """
     _silence(2)
-    send_message(connection, b"")
+    send_message(connection, confine().encode())
 
 
 def _silence(file: int) -> None:

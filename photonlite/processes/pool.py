@@ -16,10 +16,11 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from photonlite.errors import ModelError
-from photonlite.processes.jobs import Job, JobQueue, Result, Work
+from photonlite.processes.jobs import Job, JobQueue, Result, Work, settle_future
 from photonlite.processes.worker import WorkerProcess
 
 LOGGER = logging.getLogger(__name__)
@@ -79,32 +80,27 @@ class WorkerPool(ABC, Generic[Process, Work, Result]):
             ModelError("this process was forked, and the worker processes stayed behind: load the model here")
         )
 
-    def launch(self) -> Process:
-        """Start a process that is killed with the pool."""
-        process = self.make_process()
-        with self._lock:
-            self._processes.add(process)
-            if self.jobs.ended:
-                process.kill()
-        return process
-
-    def start_thread(self, process: Process | None = None) -> None:
-        """Start a thread that uses a process, or starts one."""
+    def start_thread(self) -> "Future[None]":
+        """Start a thread that uses a process; the future has the error if that does not start."""
+        started: Future[None] = Future()
         with self._lock:
             if not self.jobs.ended:
-                thread = threading.Thread(target=self._run, args=(process,), name=self._name, daemon=True)
+                thread = threading.Thread(target=self._run, args=(started,), name=self._name, daemon=True)
                 thread.start()
                 self._threads.add(thread)
+        return started
 
     def kill_worker(self, job: Job[Work, Result]) -> None:
         with self._lock:
             if job in self._serving:
                 self._serving[job].kill()
 
-    def _run(self, process: Process | None) -> None:
+    def _run(self, started: "Future[None]") -> None:
+        process = None  # of this thread, with which it ends
         try:
             while process is None or not process.replaced:
                 process, error = self._usable(process)
+                settle_future(started, error)
                 job = self.jobs.take()
                 if job is None:
                     return
@@ -127,7 +123,11 @@ class WorkerPool(ABC, Generic[Process, Work, Result]):
         self._discard(process)
         fresh = None
         try:
-            fresh = self.launch()
+            fresh = self.make_process()
+            with self._lock:
+                self._processes.add(fresh)
+                if self.jobs.ended:  # the pool has killed its processes
+                    fresh.kill()
             fresh.wait_ready()
         except Exception as error:
             self._discard(fresh)

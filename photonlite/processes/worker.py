@@ -1,7 +1,10 @@
 """One worker process, as the process that started it uses it."""
 
 import contextlib
+import functools
+import logging
 import os
+import re
 import select
 import socket
 import subprocess
@@ -14,11 +17,16 @@ from typing import ClassVar, Final
 from photonlite.errors import EngineError
 from photonlite.processes.messages import receive_message, send_message
 
+LOGGER = logging.getLogger(__name__)
+
 START_S: Final = 60.0  # seconds within which a worker must be ready: on a busy machine importing NumPy takes some
 KILLED_FROM_OUTSIDE: Final = (-9, -15, -1, -2)  # SIGKILL, SIGTERM, SIGHUP, SIGINT; limits of a job use others
 _POLL_S: Final = 0.1  # seconds between calls of `while_waiting`
 _EXIT_S: Final = 5.0  # seconds that a process which has closed its socket gets to exit
 
+# Variables that a worker gets: they say where Python and its libraries are and how names of files are encoded. All
+# others, keys and tokens among them, stay here.
+_KEPT: Final = re.compile("PATH|LANG|LC_[A-Z]+|(LD|DYLD)_LIBRARY_PATH|PYTHON(HOME|UTF8)")
 # Threads of linear algebra would only cost memory; and large blocks are returned to the system when they are freed.
 _ENVIRONMENT: Final = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -40,8 +48,13 @@ class WorkerLostError(Exception):
         self.reason = reason
 
 
+@functools.cache
+def _warn_once(purpose: str, missing: str) -> None:
+    LOGGER.warning("the process that %s is confined less, as this system lacks: %s", purpose, missing)
+
+
 class WorkerProcess:
-    """A child process with a socket. One thread uses it; any thread may kill it."""
+    """A child process with a socket. One thread starts and uses it, and it ends with that; any thread may kill it."""
 
     purpose: ClassVar[str]  # for messages
     start_error: ClassVar[type[EngineError]] = EngineError
@@ -50,6 +63,7 @@ class WorkerProcess:
         self.replaced = False  # whether another thread and process were started, so that its thread ends after its job
         self._setup = setup
         self._command = command
+        kept = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
         try:
             with contextlib.ExitStack() as opened:
                 self._stderr = opened.enter_context(tempfile.TemporaryFile())  # it is closed when the worker is ready
@@ -62,7 +76,7 @@ class WorkerProcess:
                         stdout=subprocess.DEVNULL,
                         stderr=self._stderr,
                         # The worker must find exactly the modules that this process finds.
-                        env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+                        env=kept | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))},
                         pass_fds=files,
                         start_new_session=True,  # the terminal's Ctrl-C does not reach it, not even while it starts
                     )
@@ -83,14 +97,15 @@ class WorkerProcess:
     @property
     def usable(self) -> bool:
         """Whether it can take a job, as far as this process can tell."""
-        return self.exit_code is None
+        return self.exit_code is None and not self._stopped()
 
     def wait_ready(self) -> None:
         """Wait until everything is imported; raises `start_error` where the process ends instead, or takes too long."""
         try:
             if self._setup is not None:
                 self.send(self._setup)
-            self.receive(time.monotonic() + START_S)
+            if missing := self.receive(time.monotonic() + START_S).decode():
+                _warn_once(self.purpose, missing)
         except TimeoutError as cause:
             raise self._not_started(f"it was not ready after {START_S:g} s") from cause
         except (OSError, EOFError) as cause:
@@ -118,7 +133,9 @@ class WorkerProcess:
         return receive_message(self._socket, longest, wait)
 
     def while_waiting(self) -> None:
-        """Called now and then while a message is awaited."""
+        """Called now and then while a message is awaited: a stopped process would keep its job until the deadline."""
+        if self._stopped():
+            self.kill()
 
     def wait_exit(self) -> int:
         """Return the exit code of a process that has closed its socket; kill it if it goes on."""
@@ -142,6 +159,12 @@ class WorkerProcess:
         """Close a forked copy of the socket: with copies open, the worker would not see its parent end."""
         self._socket.close()
         self._process.returncode = 0  # it is not this process's child: it can be neither waited for nor killed
+
+    def _stopped(self) -> bool:
+        """Whether something, such as SIGSTOP, has stopped the process."""
+        with contextlib.suppress(ChildProcessError, AttributeError):  # it has ended; macOS has no waitid
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        return False
 
     def _not_started(self, reason: str) -> EngineError:
         return self.start_error(

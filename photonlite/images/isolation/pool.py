@@ -20,9 +20,9 @@ from concurrent.futures import Future
 from typing import Final
 
 from photonlite.config import ImageLimits
-from photonlite.errors import ImageBusyError, ImageTooLargeError, ImageWorkerError, SettingsError
+from photonlite.errors import ImageBusyError, ImageWorkerError, SettingsError
 from photonlite.images.isolation.process import Admit, DecodeProcess
-from photonlite.images.source import DecodedImage
+from photonlite.images.source import DecodedImage, check_bytes
 from photonlite.processes.jobs import Job, JobQueue
 from photonlite.processes.pool import WorkerPool
 from photonlite.processes.worker import WorkerLostError
@@ -54,14 +54,11 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
 
         super().__init__("photonlite-decode", JobQueue(MOST_WAITING, busy, on_abandoned=self.kill_worker))
         try:
-            first = [self.launch() for _ in range(workers)]  # their imports run at the same time
-            for process in first:
-                process.wait_ready()
+            for started in [self.start_thread() for _ in range(workers)]:  # their imports run at the same time
+                started.result()
         except BaseException:
             self.close()
             raise
-        for process in first:
-            self.start_thread(process)
 
     def decode(self, data: bytes, admit: Admit | None = None) -> DecodedImage:
         """Decode an image file, and wait for it; `admit` is called on another thread.
@@ -85,11 +82,7 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
 
     def submit(self, data: bytes, admit: Admit | None = None) -> "Future[DecodedImage]":
         """Decode without waiting; cancelling the future ends the work. Raises `ImageTooLargeError`."""
-        if len(data) > self.limits.max_bytes:
-            raise ImageTooLargeError(
-                f"the image has {len(data)} bytes, over the limit of {self.limits.max_bytes}: "
-                "compress it, or raise max_bytes (PHOTONLITE_MAX_BYTES)"
-            )
+        check_bytes("the image", len(data), self.limits)
         return self.jobs.add((data, admit))
 
     def make_process(self) -> DecodeProcess:

@@ -85,6 +85,7 @@ class DecodeProcess(WorkerProcess):
                 os.truncate(file, 0)
 
     def while_waiting(self) -> None:
+        super().while_waiting()
         if not self.slow and self._cpu_clock() - self._begun > SLOW_S:
             self.slow = True
             with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ the other end of the socket is closed.
 """
 
 import contextlib
+import io
 import json
 import os
 import resource
@@ -22,7 +23,7 @@ import sys
 import time
 from typing import Any, BinaryIO, Final
 
-from PIL import AvifImagePlugin, ImageFile
+from PIL import AvifImagePlugin, Image, ImageFile
 
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageDecodeError, ImageError, ImageTooLargeError
@@ -32,12 +33,14 @@ from photonlite.processes.messages import connect_to_parent, receive_message, se
 
 SPARE_BYTES: Final = 32 * 2**20  # beyond the announced amount: for the interpreter, small tables, fragmentation
 _NAME: Final = "the image"
+_MEMORY_SIZES: Final = os.open("/proc/self/statm", os.O_RDONLY)
 
 
 def serve(connection: socket.socket, file: int, pixels: int) -> None:
     """Decode images until the socket is closed."""
     ignore_pillow_warnings()
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the stack of each thread would count as memory
+    Image.new("LAB", (1, 1)).convert("RGB")  # imports Pillow's colours, which a confined process cannot
     with contextlib.suppress(EOFError, ConnectionError):
         send_ready(connection)
         while True:
@@ -67,8 +70,8 @@ def _decode_job(connection: socket.socket, job: dict[str, Any], file: int, pixel
     limit_cpu(limits.decode_cpu_s)
     limit_memory(2 * job["bytes"])
     try:
-        os.lseek(file, 0, os.SEEK_SET)
-        with open(file, "rb", closefd=False) as stream:
+        # libtiff would open another descriptor of a file.
+        with io.BytesIO(os.pread(file, job["bytes"], 0)) as stream:
             image, (width, height), needed = _read_header(stream, limits)
             spent = time.process_time() - begun
             limit_cpu(0)
@@ -105,7 +108,7 @@ def _read_header(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.Image
 
 
 def write_pixels(image: ImageFile.ImageFile, pixels: int) -> tuple[int, int]:
-    """Decode, and write RGB ``[H, W, 3]`` to a file in bands; return width and height of the upright image."""
+    """Decode, and write RGB ``[H, W, 3]`` to a file; return width and height of the upright image."""
     rgb, end = decode_opened(_NAME, image), 0
     for band in rgb_bands(rgb):
         if os.pwrite(pixels, band, end) != len(band):
@@ -119,8 +122,7 @@ def _error_answer(error: ImageError) -> dict[str, Any]:
 
 
 def _data_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[5]) * resource.getpagesize()
+    return int(os.pread(_MEMORY_SIZES, 1000, 0).split()[5]) * resource.getpagesize()
 
 
 def _send(connection: socket.socket, message: dict[str, Any]) -> None:

@@ -127,6 +127,29 @@ def test_a_worker_that_died_idle_is_replaced() -> None:
         assert pool.pids != [pid]
 
 
+def test_stopped_workers_are_replaced_before_they_get_an_image() -> None:
+    with opened(workers=2) as pool:
+        for pid in (pids := pool.pids):
+            os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        with ThreadPoolExecutor(2) as executor:
+            assert {one.size for one in executor.map(pool.decode, [GOOD] * 4, timeout=GUARD)} == {(30, 20)}
+        assert not set(pids) <= set(pool.pids)
+
+
+def test_an_image_whose_worker_is_stopped_is_tried_once_more() -> None:
+    stopped: list[int] = []
+
+    def stop_once(needed: int) -> None:
+        if not stopped:
+            stopped.extend(pool.pids)
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    with opened() as pool:
+        assert pool.submit(GOOD, stop_once).result(GUARD).size == (30, 20)
+        assert pool.pids != stopped
+
+
 def test_an_image_whose_worker_was_killed_by_others_is_tried_once_more() -> None:
     with opened() as pool:
         killed: list[int] = []
