@@ -85,8 +85,8 @@ def load(
         EngineError: With the engine setting `tensor_parallel`, a rank cannot start.
         NumericalError: With `check`, the checkpoint computes something that is no finite number.
     """
-    given = (("max_pixels", max_pixels), ("max_side", max_side), ("max_bytes", max_bytes))
-    limits = dataclasses.replace(ImageLimits.from_env(), **{name: value for name, value in given if value is not None})
+    given: dict[str, Any] = {"max_pixels": max_pixels, "max_side": max_side, "max_bytes": max_bytes}
+    limits = dataclasses.replace(ImageLimits.from_env(), **{k: v for k, v in given.items() if v is not None})
     _check_choices(allow_urls, sampling)
     check_precisions(weights, vision_weights)
     config = _engine_config(engine, store)

@@ -14,6 +14,7 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from typing import Final
 
 _SET_DEATH_SIGNAL, _NO_NEW_PRIVILEGES = 1, 38  # options of prctl(2)
@@ -21,7 +22,6 @@ _CAPABILITIES: Final = struct.pack("Ii", 0x20080522, 0)  # version 3 of capset(2
 _CREATE_RULES, _RESTRICT = 444, 446  # landlock(7): these numbers are those of all architectures
 # How many rights of files each version of Landlock knows; later ones know as many as the last.
 _FILE_RIGHTS: Final = (0, 13, 14, 15, 15, 16)
-_LIMITS: Final = (resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE)
 
 
 def confine() -> str:
@@ -29,21 +29,20 @@ def confine() -> str:
 
     On Linux that concerns the calling thread: there must be no other.
     """
-    missing = _confine_on_linux() if sys.platform == "linux" else "Landlock, no_new_privs, a death signal"
-    for limit in _LIMITS:
+    missing = "Landlock, no_new_privs, a death signal"
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        steps: dict[str, Callable[[], int]] = {
+            "no_new_privs": lambda: libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
+            "Landlock": lambda: _forbid_files(libc),
+            "loss of capabilities": lambda: libc.capset(_CAPABILITIES, bytes(24)),
+            "a death signal": lambda: libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL),  # last: losing rights clears it
+        }
+        failed = (name for name, step in steps.items() if step() < 0)
+        missing = ", ".join(f"{name} ({os.strerror(ctypes.get_errno())})" for name in failed)
+    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE):
         resource.setrlimit(limit, (0, 0))
     return missing
-
-
-def _confine_on_linux() -> str:
-    libc = ctypes.CDLL(None, use_errno=True)
-    steps = {
-        "no_new_privs": lambda: libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
-        "Landlock": lambda: _forbid_files(libc),
-        "loss of capabilities": lambda: libc.capset(_CAPABILITIES, bytes(24)),
-        "a death signal": lambda: libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL),  # last: losing rights clears it
-    }
-    return ", ".join(f"{name} ({os.strerror(ctypes.get_errno())})" for name, step in steps.items() if step() < 0)
 
 
 def _forbid_files(libc: ctypes.CDLL) -> int:
