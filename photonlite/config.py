@@ -35,7 +35,7 @@ Encoding = Literal["turns", "beside"]
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """How large an image may be.
+    """How large an image may be, and how it is read.
 
     Attributes:
         max_pixels: Width times height, compared with the header before any pixel is decoded.
@@ -44,6 +44,7 @@ class ImageLimits:
         max_bytes: Size of the encoded file.
         decode_cpu_s: Seconds of CPU time that a decoding process may take for any image.
         decode_cpu_s_per_megapixel: Seconds that it may take in addition for each million pixels.
+        on_white: Whether transparent images are drawn on white, else the colour below shows: a loaded model sets this.
 
     Raises:
         SettingsError: A limit of pixels or bytes is not a whole number above 0, or a time is not a number above 0.
@@ -54,6 +55,7 @@ class ImageLimits:
     max_bytes: int = setting(256 * 1024 * 1024, flag="--max-image-mb", least=1)
     decode_cpu_s: float = setting(1.0, above=0)
     decode_cpu_s_per_megapixel: float = setting(0.1, above=0)
+    on_white: bool = setting(False, flag=None)
 
     def __post_init__(self) -> None:
         check_settings(self, "image limit")

@@ -93,7 +93,7 @@ class VisionModel:
         dtype: The type of its weights, where they are not quantised.
         weights: Precision of the text decoder's linear layers: "auto" for `dtype`, "int8", "fp8" or "int4".
         vision_weights: The same of the image encoder.
-        image_limits: How large an image may be.
+        image_limits: How large an image may be, and whether transparent ones are drawn on white.
         reads_several: Whether questions and conversations may be about several images.
         sight: Pixels along a side of an image that the model reads without shrinking it; tile="auto" goes by that.
         max_batch: Requests that are decoded together: `EngineConfig.max_batch`, or the device's default.
@@ -124,7 +124,7 @@ class VisionModel:
         self.dtype = dtype
         self.weights: Weights = loaded.precisions.text or "auto"
         self.vision_weights: Weights = loaded.precisions.vision or "auto"
-        self.image_limits = limits or ImageLimits()
+        self.image_limits = replace(limits or ImageLimits(), on_white=loaded.model.crop_spec.on_white)
         self.thumbnails = in_notebook() if thumbnails is None else thumbnails
         config = engine or EngineConfig()
         limits_of_request = RequestLimits(config.max_input_tokens, config.max_output_tokens, config.max_input_images)

@@ -71,7 +71,7 @@ def _write(options: argparse.Namespace, names: list[str], folder: Path) -> Itera
     """Yield each image with what was written of it, or why nothing was."""
     data_set: DataSet | None = None
     with load_model(options, store_settings(options)) as model:
-        ask = partial(_ask, model, options, ImageLimits.from_env())
+        ask = partial(_ask, model, options, model.image_limits)
         answers = answer_frames(names, ask, window=min(2 * model.max_batch, MOST_REQUESTS))
         try:
             for name, answer in tqdm(answers, total=len(names), unit="image", disable=None):

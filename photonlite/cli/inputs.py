@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from photonlite.config import ImageLimits
 from photonlite.errors import ImageNotFoundError, InputError
-from photonlite.images.decode import load_image
+from photonlite.images.decode import file_bytes
 from photonlite.images.fetch import fetch_now
 from photonlite.images.files import folder_images, is_image_file
 from photonlite.images.source import is_data_uri, is_url
@@ -61,13 +59,13 @@ def check_text(text: str | None, command: str) -> None:
         raise InputError(f"the last argument says what to {command}, but {text!r} is an image: add the text after it")
 
 
-def read(name: str, limits: ImageLimits, *, allow_urls: bool = False) -> Image.Image:
-    """Open an image: RGB, upright."""
+def read(name: str, limits: ImageLimits, *, allow_urls: bool = False) -> str | bytes:
+    """Return an image as models and drawings take it: they read its transparent parts each in their way."""
     if allow_urls and is_url(name):
-        return load_image(fetch_now(name, limits.max_bytes), limits)
+        return fetch_now(name, limits.max_bytes)
     if name == STDIN and sys.stdin.isatty():
         raise InputError("- reads an image from stdin, which is a terminal: pipe a file in")
-    return load_image(sys.stdin.buffer if name == STDIN else name, limits)
+    return file_bytes(sys.stdin.buffer, limits) or b"" if name == STDIN else name
 
 
 def read_form(options: argparse.Namespace) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from photonlite.cli.parser import SPATIAL, given_search, given_settings
 from photonlite.cli.store import store_settings
 from photonlite.config import EngineSettings, ImageLimits
 from photonlite.errors import CapacityError, ImageError, InputError, MissingDependencyError, TileError, TruncatedError
+from photonlite.images.decode import load_image
 from photonlite.realtime.frames import Question
 from photonlite.skills.names import SeveralNamesWarning, joins_names
 
@@ -41,8 +42,8 @@ def run_skill(options: argparse.Namespace) -> int:
     plot = None if options.plot is None else PlotTarget(options.plot, options.command, names, several)
     if several or options.json:
         return _run_lines(options, names, plot, form)
-    # Before the model is loaded: a bad image is reported at once.
-    image = read(names[0], ImageLimits.from_env(), allow_urls=options.allow_urls)
+    image = read(names[0], limits := ImageLimits.from_env(), allow_urls=options.allow_urls)
+    load_image(image, limits)  # before the model is loaded: a bad image is reported at once
     result = ask_model(load_model(options, store_settings(options)), options, image, form)
     if options.stream:
         for piece in result["caption" if "caption" in result else "answer"]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ class CropSpec:
     crop_size: int  # side of a crop, in pixels; a multiple of `patch_size`
     patch_size: int  # side of a patch, in pixels
     overlap_margin: int  # patches on each side of a crop that it shares with its neighbours
+    on_white: ClassVar = False  # see `ImageLimits`
     max_crops: int  # most local crops of an image (with one exception, see `select_tiling`)
 
     def __post_init__(self) -> None:

@@ -4,9 +4,9 @@ The order protects the process from hostile files: bytes are counted, the first 
 size in the header is checked, and only then are pixels decoded, once. Pillow's readers are called directly:
 `PIL.Image.open` tries every plugin (one starts ghostscript), and warns or raises at a pixel count of its own.
 
-Colour follows Pillow's `convert("RGB")`, as in the reference: alpha is dropped and not composited, colour profiles are
-ignored, palettes are looked up, CMYK is inverted without a profile. It differs where `convert` would clip: 16-bit and
-float pixels are scaled to the 8-bit range.
+Colour follows Pillow's `convert("RGB")`, as in the reference: alpha is dropped and not composited (with
+`ImageLimits.on_white` it is, on white), colour profiles are ignored, palettes are looked up, CMYK is inverted without a
+profile. It differs where `convert` would clip: 16-bit and float pixels are scaled to the 8-bit range.
 
 Full scale, the value that becomes 255:
 
@@ -77,6 +77,7 @@ _UPRIGHT: Final = {
 }
 
 _WANTED_ARRAY: Final = "hand in an array of shape [height, width, 3] and dtype uint8"
+_TRANSPARENT: Final = frozenset(("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa"))  # modes that may be
 _STRAIGHT: Final = {"La": "LA", "RGBa": "RGBA"}  # modes of premultiplied alpha, and of straight alpha
 _SCALED_AT_ONCE: Final = 2**18  # values
 _BAND: Final = 2**20  # bytes that are packed at once
@@ -99,7 +100,7 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     """Decode an image into a new upright RGB image that has no metadata and shares no memory with `source`.
 
     The EXIF orientation is applied, whatever the source; an animation gives its first frame (a Pillow image its
-    current frame); alpha is dropped; 16-bit and float pixels are scaled, see the module. A `str` is a path or a data
+    current frame); alpha is dropped, 16-bit and float pixels are scaled, see the module. A `str` is a path or a data
     URI, a file object is read from its start, and all other sources may be passed to several threads at once. Raises an
     ImageError; the limit of pixels is checked against the header, before decoding.
     """
@@ -113,9 +114,9 @@ def load_image(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) 
     if isinstance(source, np.ndarray):
         if source.ndim >= 2:
             check_pixels("the array", source.shape[1], source.shape[0], limits)
-        return array_to_rgb(source)
+        return array_to_rgb(source, limits.on_white)
     with opened_source(source, limits) as (name, stream):
-        return decode_opened(name, open_image(name, stream, limits))
+        return decode_opened(name, open_image(name, stream, limits), limits.on_white)
 
 
 def file_bytes(source: ImageSource, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> bytes | None:
@@ -144,21 +145,14 @@ def _header_size(source: ImageSource, limits: ImageLimits) -> tuple[int, int]:
         return source.size
     if isinstance(source, np.ndarray):
         return source.shape[1], source.shape[0]
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return _file_size(io.BytesIO(source))
-    if isinstance(source, str) and is_data_uri(source):
-        with opened_source(source, limits) as (_, stream):
-            return _file_size(stream)
-    if isinstance(source, (str, os.PathLike)):
-        if not stat.S_ISREG(os.stat(source).st_mode):
-            return 0, 0
-        with opened_source(source, limits) as (_, stream):
-            return _file_size(stream)
-    file = cast(BinaryIO, source)
-    if file.seekable():
-        file.seek(0)
-        return _file_size(io.BytesIO(file.read(_HEADER)))
-    return 0, 0
+    if hasattr(source, "seekable"):
+        file = cast(BinaryIO, source)
+        return _file_size(io.BytesIO(file.read(_HEADER))) if file.seekable() and not file.seek(0) else (0, 0)
+    path = source if isinstance(source, (str, os.PathLike)) and not is_data_uri(str(source)) else None
+    if path is not None and not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would take its bytes away
+        return 0, 0
+    with opened_source(source, limits) as (_, stream):
+        return _file_size(stream)
 
 
 def _file_size(stream: IO[bytes]) -> tuple[int, int]:
@@ -182,13 +176,13 @@ def open_image(name: str, stream: IO[bytes], limits: ImageLimits) -> ImageFile.I
     return image
 
 
-def decode_opened(name: str, image: Image.Image) -> Image.Image:
+def decode_opened(name: str, image: Image.Image, on_white: bool = False) -> Image.Image:
     """Decode the pixels of an image from `open_image`, of which this holds the only reference, into upright RGB."""
     with decoder_errors(name, image.format or "an image"):
         image.load()
         orientation = exif_orientation(image)
         if image.mode != "RGB" or "transparency" in image.info:
-            return _upright(image_to_rgb(image), orientation)
+            return _upright(image_to_rgb(image, on_white), orientation)
         rgb = image._new(image.im)  # a plain image around the same pixels, which nothing else changes
         rgb.info = {}
         return _upright(rgb, orientation)
@@ -229,7 +223,7 @@ def _from_pillow(image: Image.Image, limits: ImageLimits) -> Image.Image:
                 advice = "hand it in while it is open, or a copy() of it"
                 raise ImageDecodeError(f"the image is closed: {advice}") from cause
             orientation = exif_orientation(image)
-        return _upright(image_to_rgb(image), orientation)
+        return _upright(image_to_rgb(image, limits.on_white), orientation)
 
 
 def _upright(rgb: Image.Image, orientation: int) -> Image.Image:
@@ -244,39 +238,48 @@ def exif_orientation(image: Image.Image) -> int:
         return 1
 
 
-def image_to_rgb(image: Image.Image) -> Image.Image:
+def image_to_rgb(image: Image.Image, on_white: bool = False) -> Image.Image:
     """Convert a loaded image of any Pillow mode to a new RGB image without metadata or shared memory."""
+    if on_white and (opacity := _opacity(image)) is not None:
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image_to_rgb(image), mask=opacity)
+        return white
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         values = np.asarray(image)
-        rgb = Image.fromarray(_to_uint8(values, _full_scale(image, values), f"mode {image.mode}")).convert("RGB")
-    else:
-        if "transparency" in image.info:  # Pillow would carry it over, and warns where it cannot
-            image = image.copy()
-            del image.info["transparency"]
-        if image.mode in _STRAIGHT:  # premultiplied alpha cannot be converted to RGB directly
-            image = image.convert(_STRAIGHT[image.mode])
-        rgb = image.convert("RGB")
-    rgb.info = {}
-    return rgb
+        return Image.fromarray(_to_uint8(values, _full_scale(image, values), f"mode {image.mode}")).convert("RGB")
+    bare = image._new(image.im)  # the same pixels; Pillow would carry transparency over, and warns where it cannot
+    bare.info = {}
+    # Premultiplied alpha cannot be converted to RGB directly.
+    return (bare.convert(_STRAIGHT[bare.mode]) if bare.mode in _STRAIGHT else bare).convert("RGB")
 
 
-def array_to_rgb(array: npt.NDArray[Any]) -> Image.Image:
+def _opacity(image: Image.Image) -> Image.Image | None:
+    """Return how opaque each pixel is, in mode L; None for an image without transparency."""
+    if image.mode.startswith("I;16") and "transparency" in image.info:  # the grey value that is transparent
+        return Image.fromarray(255 * (np.asarray(image) != image.info["transparency"]).astype(np.uint8))
+    if image.mode not in _TRANSPARENT or not image.has_transparency_data:
+        return None
+    return image.convert(_STRAIGHT.get(image.mode, "RGBA")).getchannel("A")
+
+
+def array_to_rgb(array: npt.NDArray[Any], on_white: bool = False) -> Image.Image:
     """Convert [H, W] or [H, W, 1, 3 or 4] to a new RGB image that shares no memory.
 
     uint8 stays as it is; uint16, bool and floats in [0, 1] are scaled: see the module.
     """
     _check_array(array)
-    if array.ndim == 3:
+    if array.ndim == 3 and not (on_white and array.shape[2] == 4):
         array = array[..., 0] if array.shape[2] == 1 else array[..., :3]
     if array.dtype != np.uint8:
         array = _to_uint8(array, 65535.0 if _is_uint16(array) else 1.0, f"{array.dtype} array")
     image = Image.fromarray(array)
-    return image if image.mode == "RGB" else image.convert("RGB")  # Pillow aliases grey arrays, and copies RGB ones
+    # Pillow aliases grey arrays, and copies RGB ones.
+    return image if image.mode == "RGB" else image_to_rgb(image, on_white)
 
 
 def rgb_bytes(image: Image.Image) -> memoryview:
     """Return the pixels of an RGB image, ``[H, W, 3]``, in half the time of `tobytes`, which joins small blocks."""
-    pixels, end = memoryview(np.empty(3 * image.width * image.height, np.uint8)), 0
+    pixels, end = np.empty(3 * image.width * image.height, np.uint8).data, 0
     for band in rgb_bands(image):
         start, end = end, end + len(band)
         pixels[start:end] = band
@@ -290,14 +293,10 @@ def rgb_bands(image: Image.Image) -> Iterator[bytes]:
     """
     rows = max(1, _BAND // (3 * image.width))
     for top in range(0, image.height, rows):
-        box = 0, top, image.width, min(top + rows, image.height)
-        size = 3 * image.width * (box[3] - top)
-        encoder = Image._getencoder(image.mode, "raw", image.mode)
-        try:
-            encoder.setimage(image.im, box)
-            _, status, data = encoder.encode(size)
-        finally:
-            encoder.cleanup()
+        bottom = min(top + rows, image.height)
+        encoder, size = Image._getencoder(image.mode, "raw", image.mode), 3 * image.width * (bottom - top)
+        encoder.setimage(image.im, (0, top, image.width, bottom))
+        _, status, data = encoder.encode(size)
         if status < 0 or len(data) != size:
             raise AssertionError(f"packing rows of {image.width} pixels gave {len(data)} bytes, status {status}")
         yield bytes(data)

@@ -16,6 +16,7 @@ from photonlite.images.decode import open_image
 # to a worker that takes more.
 _RGB_BYTES: Final = 3
 _UPRIGHT_BYTES: Final = 4
+_OPACITY_BYTES: Final = 5  # and of white pixels
 _STORED: Final = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # in Pillow; other modes 4
 _CONVERSION: Final = {"RGB": 0, "I": 10, "F": 10, "I;16": 8, "I;16L": 8, "I;16B": 8, "I;16N": 8}  # other modes 4
 _UNTIL_CLOSED: Final = {"WEBP": 12, "AVIF": 16, "GIF": 4}  # frames and planes, held as long as the image exists
@@ -35,7 +36,7 @@ def needed_bytes(data: bytes, limits: ImageLimits = DEFAULT_IMAGE_LIMITS) -> int
 def working_bytes(image: ImageFile.ImageFile) -> int:
     """Return the peak memory of decoding an opened image, without copies of the file."""
     # The pixels in Pillow, the RGB result, and the larger of the codec's buffers and those of conversion and turning.
-    later = _CONVERSION.get(image.mode, 4) + _UPRIGHT_BYTES
+    later = _CONVERSION.get(image.mode, 4) + _UPRIGHT_BYTES + _OPACITY_BYTES * image.has_transparency_data
     if isinstance(image, JpegImageFile):
         beside = max(_coefficient_bytes(image.layer), later)
     elif image.format in _UNTIL_DECODED:
@@ -47,7 +48,7 @@ def working_bytes(image: ImageFile.ImageFile) -> int:
 
 def webp_bytes(size: tuple[int, int]) -> int:
     """Return the peak memory of opening and decoding a WebP of a size."""
-    return size[0] * size[1] * (4 + _UNTIL_CLOSED["WEBP"] + 4 + _UPRIGHT_BYTES + _RGB_BYTES)
+    return size[0] * size[1] * (4 + _UNTIL_CLOSED["WEBP"] + 4 + _UPRIGHT_BYTES + _OPACITY_BYTES + _RGB_BYTES)
 
 
 def webp_size(head: bytes) -> tuple[int, int] | None:

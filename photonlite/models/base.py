@@ -154,6 +154,8 @@ class PatchSpec(Protocol):
     @property
     def most_patches(self) -> int: ...  # of the largest image
     @property
+    def on_white(self) -> bool: ...  # see `ImageLimits`
+    @property
     def sight(self) -> int: ...  # pixels along a side of a square image that is read without being shrunk
 
     def positions_of(self, size: tuple[int, int]) -> tuple[int, int]:

@@ -87,7 +87,8 @@ def serve(
     """
     try:
         taken = listener or listen(config)
-        decoders = decoding(config, image_limits or model.image_limits)
+        limits = dataclasses.replace(image_limits or model.image_limits, on_white=model.image_limits.on_white)
+        decoders = decoding(config, limits)
         with json_lines(sys.stdout), library_messages(), decoders as images:  # decoders inherit stderr
             return run(create_app(model, config, images, restarts), config, taken, **hooks)
     finally:

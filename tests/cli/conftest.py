@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from photonlite.images.decode import load_image
 from photonlite.results import Answer, Caption, Detections, Points, Segments
 
 BOX = {"x_min": 0.25, "y_min": 0.25, "x_max": 0.75, "y_max": 0.75}
@@ -23,6 +24,7 @@ class FakeModel:
     def __init__(self) -> None:
         self.loaded: list[dict[str, Any]] = []
         self.asked: list[tuple[Any, ...]] = []
+        self.given: list[Any] = []
         self.error: BaseException | None = None
         self.forms: list[dict[str, Any]] = []
         self.strict: list[bool] = []
@@ -79,8 +81,9 @@ class FakeModel:
         thoughts = {"text": "hm", "grounding": []} if reasoning else None
         return Answer(self._text("two of them", stream), thoughts, finish_reason=self.finish_reason)
 
-    def _ask(self, *what: Any, strict: bool) -> None:
-        self.asked.append(what)
+    def _ask(self, skill: str, image: Any, *what: Any, strict: bool) -> None:
+        self.given.append(image)
+        self.asked.append((skill, load_image(image), *what))
         self.strict.append(strict)
         if self.error is not None:
             raise self.error

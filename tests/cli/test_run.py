@@ -12,7 +12,9 @@ from PIL import Image
 
 from photonlite.cli import main
 from photonlite.cli.run import PlotTarget, to_json
+from photonlite.config import ImageLimits
 from photonlite.errors import CapacityError, InputError, SettingsError, TileError, TruncatedError
+from photonlite.images.decode import load_image
 
 from .conftest import BOX, FakeModel
 
@@ -95,6 +97,15 @@ def test_each_skill_passes_its_text_to_the_model(
     [(skill, asked_about, text, settings)] = fake.asked
     assert (skill, asked_about.size, text, settings) == (command, (64, 48), asked, {"seed": 7})
     assert list(json.loads(capsys.readouterr().out)) == [key]
+
+
+def test_a_model_gets_an_image_with_its_transparency(fake: FakeModel, tmp_path: Path, capsys: Captured) -> None:
+    Image.new("RGBA", (64, 48)).save(path := tmp_path / "clear.png")
+
+    assert main(["detect", str(path), "mug"]) == main(["detect", str(path), str(path), "mug"]) == 0
+
+    whites = {load_image(given, ImageLimits(on_white=True)).getpixel((0, 0)) for given in fake.given}
+    assert (len(fake.given), whites) == (3, {(255, 255, 255)})
 
 
 def test_model_options_reach_load(fake: FakeModel, image: str) -> None:

@@ -1,11 +1,14 @@
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from photonlite.config import ImageLimits
 from photonlite.errors import ImageShapeError
-from photonlite.images.decode import array_to_rgb, image_to_rgb
+from photonlite.images.decode import array_to_rgb, image_to_rgb, load_image
 
 
 def pixel(image: Image.Image) -> Any:
@@ -48,6 +51,73 @@ def test_palette_is_looked_up_and_its_transparency_ignored(transparency: int | b
     before = dict(image.info)
     assert pixel(image_to_rgb(image)) == (200, 100, 50)
     assert image.info == before
+
+
+def pillow(mode: str, *colors: Any, **info: Any) -> Image.Image:
+    """A transparent pixel, then opaque ones."""
+    image = Image.new(mode, (len(colors), 1))
+    for place, color in enumerate(colors):
+        image.putpixel((place, 0), color)
+    image.info.update(info)
+    return image
+
+
+def palette(mode: str, *entries: int, **info: Any) -> Image.Image:
+    image = Image.new("P", (2, 1))
+    image.putpalette([9, 9, 9, 10, 20, 30], "RGB")
+    image.putpixel((1, 0), 1)
+    image.info.update(info)
+    return image.convert(mode)
+
+
+def sixteen_bits() -> Image.Image:
+    Image.fromarray(np.array([[7, 0x2020]], np.uint16)).save(file := io.BytesIO(), "PNG", transparency=7)
+    return Image.open(file)
+
+
+TRANSPARENT: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "RGBA": (pillow("RGBA", (9, 9, 9, 0), (10, 20, 30, 255)), (10, 20, 30)),
+    "RGBa": (pillow("RGBA", (9, 9, 9, 0), (10, 20, 30, 255)).convert("RGBa"), (10, 20, 30)),
+    "LA": (pillow("LA", (9, 0), (10, 255)), (10, 10, 10)),
+    "La": (pillow("LA", (9, 0), (10, 255)).convert("La"), (10, 10, 10)),
+    "PA": (palette("PA", transparency=0), (10, 20, 30)),
+    "P with an index": (palette("P", transparency=0), (10, 20, 30)),
+    "P with bytes": (palette("P", transparency=b"\0\xff"), (10, 20, 30)),
+    "RGB with a colour": (pillow("RGB", (9, 9, 9), (10, 20, 30), transparency=(9, 9, 9)), (10, 20, 30)),
+    "L with a grey": (pillow("L", 9, 10, transparency=9), (10, 10, 10)),
+    "I;16 with a grey": (sixteen_bits(), (32, 32, 32)),
+    "bytes": (np.array([[[9, 9, 9, 0], [10, 20, 30, 255]]], np.uint8), (10, 20, 30)),
+    "floats": (np.array([[[0.1, 0.1, 0.1, 0], [1, 0, 0, 1]]]), (255, 0, 0)),
+    "16 bits": (np.array([[[9, 9, 9, 0], [65535, 0, 0, 65535]]], np.uint16), (255, 0, 0)),
+    "tensor": (torch.tensor([[[9, 10]], [[9, 20]], [[9, 30]], [[0, 255]]], dtype=torch.uint8), (10, 20, 30)),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSPARENT)
+def test_what_is_transparent_is_white_where_a_model_wants_that(kind: str) -> None:
+    source, opaque = TRANSPARENT[kind]
+    found = load_image(source, ImageLimits(on_white=True))
+    assert (found.mode, found.info) == ("RGB", {})
+    assert [found.getpixel((place, 0)) for place in (0, 1)] == [(255, 255, 255), opaque]
+    below = load_image(source)
+    assert below.getpixel((0, 0)) != (255, 255, 255)
+    assert below.getpixel((1, 0)) == opaque
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "TIFF", "AVIF"])
+def test_half_transparent_pixels_are_mixed_as_the_makers_client_does(format: str) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (20, 30, 4), np.uint8)
+    Image.fromarray(values).save(file := io.BytesIO(), format, lossless=True)
+    opened = Image.open(file).convert("RGBA")
+    white = Image.new("RGB", opened.size, (255, 255, 255))
+    white.paste(opened, mask=opened.split()[3])
+    assert load_image(file.getvalue(), ImageLimits(on_white=True)).tobytes() == white.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "CMYK", "YCbCr", "I", "F", "I;16"])
+def test_what_is_not_transparent_is_the_same_on_white(mode: str) -> None:
+    image = Image.new("L", (3, 2), 1).convert(mode) if mode != "I;16" else Image.fromarray(np.ones((2, 3), np.uint16))
+    assert load_image(image, ImageLimits(on_white=True)).tobytes() == load_image(image).tobytes()
 
 
 def test_the_converted_image_has_no_metadata() -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from photonlite.api import VisionModel
+from photonlite.config import ImageLimits
 from photonlite.errors import EngineDiedError
 from photonlite.server.app import create_app
 from photonlite.server.config import ServerConfig
@@ -126,6 +127,23 @@ def test_the_model_is_closed_whatever_happens() -> None:
         serve(model, ServerConfig(port=taken.getsockname()[1]))  # type: ignore[arg-type]
 
     assert model.closed
+
+
+def test_images_are_decoded_within_the_servers_limits_and_as_the_model_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, taken = Closing(), []
+    model.image_limits = ImageLimits(on_white=True)  # type: ignore[attr-defined]
+
+    def decoding(config: ServerConfig, limits: ImageLimits) -> None:
+        taken.append(limits)
+        raise ListenError("that is enough")
+
+    monkeypatch.setattr("photonlite.server.run.decoding", decoding)
+    with socket.create_server(("127.0.0.1", 0)) as taking, pytest.raises(ListenError, match="enough"):
+        serve(model, ServerConfig(), listener=taking, image_limits=ImageLimits(max_side=9))  # type: ignore[arg-type]
+
+    assert taken == [ImageLimits(max_side=9, on_white=True)]
 
 
 @pytest.mark.usefixtures("unfrozen")

@@ -56,11 +56,9 @@ def limit_cpu(seconds: float) -> None:
 def limit_memory(more: int | None) -> None:
     """Limit the memory that this process may still take, beside `SPARE_BYTES`; None removes the limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if more is not None:
-        more += _data_bytes() + SPARE_BYTES
-    wanted = resource.RLIM_INFINITY if more is None else more
+    wanted = hard if more is None else more + _data_bytes() + SPARE_BYTES
     if hard != resource.RLIM_INFINITY:
-        wanted = hard if wanted == resource.RLIM_INFINITY else min(wanted, hard)
+        wanted = min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
@@ -85,7 +83,7 @@ def _decode_job(connection: socket.socket, job: dict[str, Any], file: int, pixel
             image = image or open_image(_NAME, stream, limits)
             if image.width * image.height != width * height:
                 raise ImageDecodeError(f"{_NAME} has two sizes: it is damaged, copy or save it again")
-            answer: dict[str, Any] = {"size": write_pixels(image, pixels)}
+            answer: dict[str, Any] = {"size": write_pixels(image, pixels, limits.on_white)}
     except ImageError as error:
         answer = _error_answer(error)
     except MemoryError:
@@ -107,9 +105,9 @@ def _read_header(stream: BinaryIO, limits: ImageLimits) -> tuple[ImageFile.Image
     return image, image.size, working_bytes(image)
 
 
-def write_pixels(image: ImageFile.ImageFile, pixels: int) -> tuple[int, int]:
+def write_pixels(image: ImageFile.ImageFile, pixels: int, on_white: bool = False) -> tuple[int, int]:
     """Decode, and write RGB ``[H, W, 3]`` to a file; return width and height of the upright image."""
-    rgb, end = decode_opened(_NAME, image), 0
+    rgb, end = decode_opened(_NAME, image, on_white), 0
     for band in rgb_bands(rgb):
         if os.pwrite(pixels, band, end) != len(band):
             raise AssertionError("the memory for the pixels is too small")

@@ -32,6 +32,7 @@ class SquareImages:
     patch: int  # side of a patch, in pixels
     merge: ClassVar[int] = 1
     position_patches: ClassVar[int] = 1
+    on_white: ClassVar = False
 
     @property
     def grid(self) -> int:

@@ -11,7 +11,7 @@ are channel-major. Pixels stay whole numbers here: they are normalised where the
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -32,6 +32,7 @@ MAX_RATIO = 200  # of the longer to the shorter side, as the public image proces
 class ImageSettings:
     """A checkpoint's preprocessor_config.json, checked against its vision tower; ConfigError if it does not fit."""
 
+    on_white: ClassVar = True  # as the makers' own client, qwen_vl_utils, draws transparent images
     patch: int
     merge: int
     min_pixels: int  # of a resized image

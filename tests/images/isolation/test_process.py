@@ -96,6 +96,16 @@ def test_pixels_are_those_that_this_process_would_decode(format: str, worker: De
     assert load_image(decoded) is decoded.image
 
 
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "GIF", "TIFF", "AVIF"])
+def test_transparent_images_are_drawn_on_white_where_a_model_wants_that(format: str, worker: DecodeProcess) -> None:
+    image = Image.new("RGBA", (70, 50), (200, 0, 0, 255))
+    image.paste((0, 0, 200, 0), (0, 0, 35, 50))
+    data, limits = saved(image, format, lossless=True), ImageLimits(on_white=True)
+    found = worker.decode(data, limits).image
+    assert (found.getpixel((0, 0)), found.tobytes()) == ((255, 255, 255), load_image(data, limits).tobytes())
+    assert worker.decode(data, ImageLimits()).image.tobytes() == load_image(data).tobytes() != found.tobytes()
+
+
 def test_an_image_is_turned_upright(worker: DecodeProcess) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -1,13 +1,17 @@
 """Requests about images inside prompts: what is encoded, refused before decoding, and which image places are in."""
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import photonlite
 from photonlite import VisionModel
 from photonlite.errors import CapacityError, ImageError, ImageShapeError, SettingsError
+from photonlite.images.isolation.pool import DecodePool
 from photonlite.images.pool import ImagePool
 from photonlite.models.qwen.prompts import QwenPrompts
 from tests.compiling import FakeCompiler
@@ -69,6 +73,21 @@ def test_an_encoded_image_carries_its_cache_salt(model: VisionModel) -> None:
     model.query(encoded, "What?", settings={"max_tokens": 2})
 
     assert counters(model)["crops_encoded"] == before
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_transparent_images_are_drawn_on_white(model: VisionModel, isolated: bool) -> None:
+    clear = Image.new("RGBA", (70, 50))
+    clear.paste((255, 0, 0, 255), (10, 10, 40, 40))
+    clear.save(file := io.BytesIO(), "PNG")
+    white = Image.new("RGB", clear.size, "white")
+    white.paste(clear, mask=clear.getchannel("A"))
+    sources = [white, clear, np.asarray(clear), file.getvalue()]
+    if isolated:
+        pool = DecodePool(model.image_limits, 1)
+        sources.append(pool.decode(file.getvalue()))
+        pool.close()
+    assert len({model.encode_image(source)._prepared.key for source in sources}) == 1
 
 
 def test_images_of_different_cache_salts_are_not_asked_about_together(model: VisionModel) -> None:
