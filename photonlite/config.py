@@ -39,8 +39,7 @@ class ImageLimits:
 
     Attributes:
         max_pixels: Width times height, compared with the header before any pixel is decoded.
-        max_side: Width, and height. A filter that shrinks an image has coefficients for each pixel of a side, however
-            few pixels the other side has. 65,535 is the longest side of a JPEG.
+        max_side: Width, and height: a filter has coefficients for each pixel of a side. No JPEG is longer than 65,535.
         max_bytes: Size of the encoded file.
         decode_cpu_s: Seconds of CPU time that a decoding process may take for any image.
         decode_cpu_s_per_megapixel: Seconds that it may take in addition for each million pixels.

@@ -173,6 +173,7 @@ def test_every_field_of_the_settings_can_be_given_and_is_described(cls: type) ->
         "key_weights",
         "metrics_keys",
         "admin_keys",
+        "on_white",
     }
     assert all(setting.help for setting in known.values())
 

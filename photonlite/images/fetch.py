@@ -27,6 +27,8 @@ FETCH_S: Final = 20.0
 MAX_REDIRECTS: Final = 5
 _AT_ONCE: Final = 8
 _CHUNK = 65_536
+# Reading the system's certificates for each URL would stop the event loop.
+_tls: Final = functools.cache(ssl.create_default_context)
 _PARSED: Final = 4096  # bytes that are parsed at once: they may be hundreds of chunks of HTTP
 _UNICAST = ipaddress.ip_network("2000::/3")  # the only global unicast addresses that are assigned (RFC 4291)
 _TRANSLATED = [
@@ -131,11 +133,6 @@ async def resolve(host: str) -> list[str]:
 async def connect(address: str, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to an address with TLS; raises OSError, also if the certificate is not that of the host."""
     return await asyncio.open_connection(address, PORT, ssl=_tls(), server_hostname=host, limit=_CHUNK)
-
-
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()  # reading the system's certificates would stop the event loop each time
 
 
 async def fetch(

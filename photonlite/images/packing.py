@@ -44,9 +44,7 @@ _ALIGNMENT: Final = 256
 _LOBES: Final = 3
 
 
-def pack_image(
-    pixels: bytes | memoryview, size: tuple[int, int], spec: CropSpec, buffer: Allocator
-) -> UncutImage | None:
+def pack_image(pixels: memoryview, size: tuple[int, int], spec: CropSpec, buffer: Allocator) -> UncutImage | None:
     """Copy RGB pixels ``[H, W, 3]`` and filters into memory from `buffer`; None, without allocating, over a limit."""
     width, height = size
     tiling = rows, columns = select_tiling(height, width, spec)

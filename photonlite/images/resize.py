@@ -27,8 +27,8 @@ RunTasks: TypeAlias = Callable[[Sequence[Task]], None]  # in any order, on any t
 Size: TypeAlias = tuple[int, int]  # width and height in pixels
 StoreBlock: TypeAlias = Callable[[int, int, npt.NDArray[np.uint8]], None]  # left, top, block [rows, columns, 3]
 
-# Pillow computes a filter's coefficients anew for each band, and holds Python's global lock meanwhile: 13 ms for a side
-# of 65,535 pixels. This bounds the sides of all bands of a pass together.
+# Sides of all bands of a pass together: Pillow computes the filter's coefficients anew for each band, and holds the
+# global lock meanwhile, 13 ms for 65,535 pixels.
 _FILTERED: Final = 2**17
 _BANDS_PER_THREAD: Final = 2  # with two, a delayed thread keeps the others waiting for at most half of its share
 ResizeTarget: TypeAlias = tuple[Size, StoreBlock]  # the function gets all pixels once, in blocks, on any thread

@@ -116,9 +116,7 @@ def read_data_uri(text: str, decode: Callable[[str], bytes] = _decode_base64) ->
     if head is None or not head[0].lower().endswith(";base64,"):
         raise ImageDecodeError(f"{text[:_SHOWN]!r} is not a data URI in base64: give data:image/jpeg;base64,...")
     code = text[head.end() :]
-    if not code.isascii():  # taking white space out of other text would hold Python's global lock for seconds
-        raise ImageDecodeError("the base64 of the data URI is damaged: it has characters that base64 has not")
-    if any(space in code for space in _SPACE):  # some encoders break lines
+    if code.isascii() and any(space in code for space in _SPACE):  # some encoders break lines; other text takes seconds
         code = code.translate(str.maketrans("", "", _SPACE))
     try:
         return decode(code)

@@ -58,10 +58,7 @@ def connect_to_parent() -> socket.socket:
 
 
 def send_ready(connection: socket.socket) -> None:
-    """Report to the parent that everything is imported, and what `confine` could not take.
-
-    From here on nothing is written to stderr, and no module can be imported.
-    """
+    """Report that everything is imported, and what `confine` lacks: from here on nothing is opened or imported."""
     _silence(2)
     send_message(connection, confine().encode())
 

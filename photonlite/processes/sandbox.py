@@ -1,11 +1,8 @@
 """What a worker gives up once everything is imported: code that takes it over with a hostile input gains little.
 
-| means | what the process can no longer do | where |
-|---|---|---|
-| limits of 0 | open files and sockets, leave core dumps; fork, unless root | everywhere |
-| `no_new_privs`, no capabilities | gain rights by running a program; raise limits again | Linux |
-| Landlock | run programs; rename, remove, truncate files; trace or signal other processes | Linux 5.13; signals: 6.12 |
-| death signal | outlive the thread that started it | Linux |
+Limits of 0 forbid to open files and sockets, to dump core and, but for root, to fork. On Linux a worker also loses its
+capabilities, gains none by running a program (`no_new_privs`), and ends with the thread that started it. Landlock
+(Linux 5.13) forbids to run programs and to rename, remove and truncate files; from 6.12 on, to signal other processes.
 """
 
 import ctypes

@@ -131,7 +131,8 @@ class ImageEncoder:
 
     def rehearse(self, buffers: CropBuffers) -> None:
         """Cut the smallest image, so that the kernels are compiled before the first request."""
-        image = pack_image(bytes(3), (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy())
+        black = memoryview(bytes(3))
+        image = pack_image(black, (1, 1), self._spec, lambda shape: torch.zeros(shape, dtype=torch.uint8).numpy())
         if image is None:
             raise AssertionError("an image of one pixel is too large to pack")
         transfer(buffers.images[: len(image.packed)], image.packed)

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final
 
@@ -36,18 +35,11 @@ _Work = tuple[bytes, Admit | None]
 class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
     """Decodes images in `workers` processes, and up to `MOST_SLOW` more; `ImageWorkerError` where none starts."""
 
-    def __init__(
-        self,
-        limits: ImageLimits,
-        workers: int,
-        *,
-        start: Callable[[Callable[[], None]], DecodeProcess] = DecodeProcess,
-    ) -> None:
+    def __init__(self, limits: ImageLimits, workers: int) -> None:
         if not can_isolate():
             raise SettingsError("images can be decoded in processes of their own on Linux only: turn isolation off")
         self.limits = limits
         self.most_running = workers + MOST_SLOW
-        self._start = start
 
         def busy() -> ImageBusyError:
             return ImageBusyError(f"{MOST_WAITING} images wait to be decoded, the limit: try again later")
@@ -86,7 +78,7 @@ class DecodePool(WorkerPool[DecodeProcess, _Work, DecodedImage]):
         return self.jobs.add((data, admit))
 
     def make_process(self) -> DecodeProcess:
-        process = self._start(lambda: self._replace(process))
+        process = DecodeProcess(lambda: self._replace(process))
         return process
 
     def attempt(

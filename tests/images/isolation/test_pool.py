@@ -225,12 +225,14 @@ def test_a_worker_that_does_not_start_fails_the_pool_or_the_image(monkeypatch: p
     def broken(on_slow: Callable[[], None]) -> DecodeProcess:
         raise ImageWorkerError("the process that decodes images does not start: no room")
 
+    monkeypatch.setattr(module, "DecodeProcess", broken)
     with pytest.raises(ImageWorkerError, match="no room"):
-        DecodePool(ImageLimits(), 1, start=broken)
+        DecodePool(ImageLimits(), 1)
+    monkeypatch.setattr(module, "DecodeProcess", DecodeProcess)
     with opened() as pool:
-        monkeypatch.setattr(pool, "_start", broken)
+        monkeypatch.setattr(module, "DecodeProcess", broken)
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises((ImageWorkerError, ImageError)):
             pool.decode(GOOD)
-        monkeypatch.setattr(pool, "_start", DecodeProcess)
+        monkeypatch.setattr(module, "DecodeProcess", DecodeProcess)
         assert pool.decode(GOOD).size == (30, 20)
