@@ -49,12 +49,18 @@ def identify(connection: HTTPConnection, config: ServerConfig) -> Caller:
     return Caller(tenant, config.key_weights.get(key, 1.0), tenant)
 
 
+def caller_of(connection: HTTPConnection, config: ServerConfig) -> Caller:
+    """Return the caller of a request, or its address alone if its key is missing or wrong."""
+    try:
+        return identify(connection, config)
+    except HttpError:
+        return Caller(network_of(connection.client))
+
+
 def key_id(connection: HTTPConnection, config: ServerConfig) -> str | None:
     """Return what stands for a request's key in logs and metrics; None without a key of the server's."""
-    with suppress(HttpError):
-        tenant = identify(connection, config).tenant
-        return tenant and tenant[:8]
-    return None
+    tenant = caller_of(connection, config).tenant
+    return tenant and tenant[:8]
 
 
 def check_metrics(connection: HTTPConnection, config: ServerConfig) -> None:

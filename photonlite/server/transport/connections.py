@@ -13,8 +13,8 @@ closed for a newer one: a probe gets through a flood. `Ingress` limits the time 
 """
 
 import asyncio
-import functools
 import math
+import re
 import sys
 from collections.abc import Callable
 from http import HTTPStatus
@@ -24,22 +24,29 @@ import h11
 import uvicorn
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.http11 import Response
 
 from photonlite.server.config import ServerConfig
 from photonlite.server.errors import HttpError
-from photonlite.server.limits.callers import Caller, network_of
-from photonlite.server.limits.limiter import Shares, may_hold
+from photonlite.server.limits.callers import caller_of
+from photonlite.server.limits.limiter import may_hold
+from photonlite.server.transport.pacing import PLAIN_BYTES, STEP_BYTES, PacedConnection, Pacer
 from photonlite.server.transport.shedding import whole_request
-from photonlite.server.transport.trace_context import ID_HEADER, new_id, request_id, sane_id
+from photonlite.server.transport.sockets import SocketConnection
+from photonlite.server.transport.trace_context import ID_HEADER, new_id, request_id
 
 MAX_HEADER_BYTES = 32 * 1024  # limit of headers in pieces; a block that arrives at once may be a little longer
+MAX_HEADERS: Final = 128
+_MANY_LINES: Final = re.compile(rb"(?:(?!\r?\n)[^\n]*+\n){%d}" % (MAX_HEADERS + 2))  # none of them blank
 
-# Close codes.
-_NO_UTF8: Final = 1007
-_TRY_LATER: Final = 1013
+# Units of the pacer; of a request more, half for a header and one for so many bytes of headers and target.
+_CONNECTION: Final = 16
+_REQUEST: Final = 64
+_SHED: Final = 8
+_REFUSED: Final = 16  # bytes that are read only to be dropped
+_CHUNK: Final = 2
+_UNIT_BYTES: Final = 32
 
 PROBES: Final = ("/health", "/ready", "/metrics")  # paths that are answered however many connections are open
 _ACCEPTED_TOGETHER: Final = 16
@@ -96,6 +103,7 @@ class LimitedConfig(uvicorn.Config):
         self.limits = limits
         self.refused = refused
         self.refusal = refusal
+        self.pacer = Pacer()
         self.reserve: dict[HttpConnection, None] = {}  # connections beyond the limit, in the order in which they came
         super().__init__(
             app,
@@ -116,112 +124,61 @@ class LimitedConfig(uvicorn.Config):
         )
 
 
-class _SendDeadline(asyncio.Protocol):
-    """Drops a client that does not read; a mixin before one of uvicorn's protocols."""
+class _Flow(FlowControl):
+    """uvicorn's flow control, which would read on although requests wait to be parsed."""
 
-    config: Any  # a LimitedConfig; uvicorn declares its base class
-    connections: Any  # all open connections of this class
-    client: tuple[str, int] | None
-    loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
-    _unread: asyncio.TimerHandle | None = None
+    def __init__(self, connection: "HttpConnection") -> None:
+        super().__init__(connection.transport)
+        self._connection = connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Whatever the kernel does not take at once counts as unread, so that the deadline covers all of it.
-        transport.set_write_buffer_limits(high=0)  # type: ignore[attr-defined]
-        super().connection_made(transport)
-
-    @functools.cached_property
-    def _network(self) -> str:
-        return network_of(self.client)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = self.loop.call_later(self.config.limits.send_timeout_s, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        self._stop_unread()
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_unread()
-        super().connection_lost(exc)
-
-    def _stop_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def resume_reading(self) -> None:
+        self.read_paused = False
+        self._connection.go_on()
 
 
-class SocketConnection(_SendDeadline, WebSocketsSansIOProtocol):
-    """A WebSocket; pieces count against `max_open_bytes` when they arrive, whole messages in the application."""
+class _Parser(h11.Connection):
+    """Counts the units of its events, and refuses requests of very many headers without parsing those."""
 
-    _arriving = 0
+    units = 0
+    in_chunks = False
+    refused = False  # whether what arrives is the rest of a body in chunks whose request was refused
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        send = self.conn.send_response
-        self.conn.send_response = lambda response: send(self._identified(response))  # type: ignore[method-assign]
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            head = self.trailing_data[0]
+            if head.count(b"\n") > MAX_HEADERS and _MANY_LINES.match(head):
+                raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+        event = super().next_event()
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            size = sum(len(value) for _, value in event.headers)
+            self.units += len(event.headers) // 2 + size // _UNIT_BYTES
+        if isinstance(event, h11.Request):
+            self.units += _REQUEST + len(event.target) // _UNIT_BYTES
+            self.in_chunks = any(name == b"transfer-encoding" for name, _ in event.headers)
+        elif isinstance(event, h11.Data) and event.chunk_start:
+            self.units += _CHUNK
+        return event
 
-    def _identified(self, response: Response) -> Response:
-        """Add the request id to the response of a refused handshake; responses of the application have one."""
-        if ID_HEADER not in response.headers:
-            given = self.request.headers.get_all(ID_HEADER) if self.handshake_initiated else []
-            response.headers[ID_HEADER] = sane_id([value.encode("latin-1") for value in given])
-        return response
-
-    def data_received(self, data: bytes) -> None:
-        size = 2 * len(data)  # joining the pieces of a message copies them
-        if not self._memory.take(Caller(self._network), size, self._arriving):
-            self.conn.fail(_TRY_LATER, "there is no memory for the message now (max_open_bytes): try again later")
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.transport.close()
-            return
-        self._arriving += size
-        super().data_received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._release()
-        super().connection_lost(exc)
-
-    async def receive(self) -> Any:
-        message = await super().receive()
-        self._release()  # reading pauses while a message waits: nothing of the next one has arrived
-        return message
-
-    def _release(self) -> None:
-        self._memory.give(Caller(self._network), self._arriving)
-        self._arriving = 0
-
-    @property
-    def _memory(self) -> Shares:
-        memory: Shares = self.config.app.state.ingress.limiter.bytes
-        return memory
-
-    def send_receive_event_to_app(self) -> None:
-        """Pass a message on; text that is not UTF-8 closes the connection (1007), without uvicorn's traceback."""
-        if self.curr_msg_data_type == "text":
-            try:
-                b"".join(self.frames).decode()
-            except UnicodeDecodeError:
-                self.frames = []
-                self.conn.send_close(_NO_UTF8, "a text message is no UTF-8")
-                self.handle_parser_exception()
-                return
-        super().send_receive_event_to_app()
+    def send(self, event: Any) -> Any:
+        if isinstance(event, h11.Response) and (b"connection", b"close") in event.headers:
+            self.refused = self.in_chunks and self.their_state is h11.SEND_BODY
+        return super().send(event)
 
 
-class HttpConnection(_SendDeadline, H11Protocol):
+class HttpConnection(PacedConnection, H11Protocol):
     """An HTTP connection with deadlines, and refusals in the form of the server's other errors."""
 
+    conn: _Parser
     _crowd: HttpError | None = None
     _awaited: Literal["headers", "rest of the body"] | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.conn, self.flow = _Parser(h11.SERVER, MAX_HEADER_BYTES), _Flow(self)
+        self.spend(_CONNECTION)
         limit = self.config.limits.max_connections
-        mine = sum(other._network == self._network for other in self.connections)
+        mine = sum(other.network == self.network for other in self.connections)
         held = len(self.connections) - len(self.config.reserve)
         free = limit - held
         if free < 0 or not (mine == 1 or may_hold(mine, free)):
@@ -231,10 +188,39 @@ class HttpConnection(_SendDeadline, H11Protocol):
         if self._crowd is not None:
             join_reserve(self.config.reserve, self)
 
-    def data_received(self, data: bytes) -> None:
-        if not self._shed(data):
-            super().data_received(data)
-            self._update_deadline()
+    @property
+    def may_read(self) -> bool:
+        return not self.flow.read_paused
+
+    @property
+    def may_parse(self) -> bool:
+        return super().may_parse and self.conn.their_state is not h11.DONE  # then a request is being answered
+
+    @property
+    def step_bytes(self) -> int:
+        in_body = self.conn.their_state is h11.SEND_BODY
+        return PLAIN_BYTES if in_body and not self.conn.in_chunks else STEP_BYTES
+
+    def take(self, data: bytes) -> None:
+        if self.conn.refused:
+            self.spend(_REFUSED)
+            return
+        whole = data + self._received
+        if self._shed(whole):
+            self._received = b""
+            self.spend(_SHED)
+            return
+        H11Protocol.data_received(self, data)
+        self._update_deadline()
+
+    def handle_events(self) -> None:
+        """Handle events, and charge them to the caller of the request that has begun with them."""
+        cycle = self.cycle
+        super().handle_events()
+        if self.cycle is not cycle:
+            self.payer = caller_of(HTTPConnection(cast(Scope, self.scope)), self.config.limits).id
+        units, self.conn.units = self.conn.units, 0
+        self.spend(units)
 
     def _shed(self, data: bytes) -> bool:
         """Refuse a plain request that has arrived whole and has no place; the connection then waits for the next one.
@@ -261,9 +247,13 @@ class HttpConnection(_SendDeadline, H11Protocol):
         return True
 
     def on_response_complete(self) -> None:
+        rest = self.conn.trailing_data[0]
+        if rest and self.conn.our_state is self.conn.their_state is h11.DONE:  # further requests wait for the pacer
+            self.conn, self._received = _Parser(h11.SERVER, MAX_HEADER_BYTES), rest + self._received
         super().on_response_complete()
         if self.conn.their_state is not h11.IDLE:  # else uvicorn's timer runs until the next request's first byte
             self._update_deadline()
+        self.go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await(None)
@@ -279,7 +269,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
         socket = cast(SocketConnection, self.transport.get_protocol())
         if not (socket.handshake_initiated or self.transport.is_closing()):  # uvicorn would neither answer nor close
             socket.close_sent = True  # nothing else is sent when the server stops
-            message = "A request for a WebSocket has no body, at most 128 headers, and no line beyond 8 KiB"
+            message = "A request for a WebSocket has no body, and no line beyond 8 KiB"
             self._refuse(HttpError(400, message, "invalid_http"), id)
 
     @property
@@ -293,7 +283,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
     def send_400_response(self, msg: str) -> None:
         cause = sys.exception()
         if isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == 431:
-            limit = f"the headers are longer than {MAX_HEADER_BYTES // 1024} KiB"
+            limit = f"there are more than {MAX_HEADERS} headers, or {MAX_HEADER_BYTES // 1024} KiB of them"
             self._refuse(HttpError(431, f"{limit}: send text in the body", "headers_too_large"))
         else:
             message = msg.rstrip(".").lower().capitalize() + ": it is not HTTP/1.1"
@@ -322,7 +312,7 @@ class HttpConnection(_SendDeadline, H11Protocol):
     def _give_up(self) -> None:
         if self._crowd is not None:
             self.refuse_crowd()
-        elif self._awaited == "headers" and self.conn.trailing_data[0]:
+        elif self._awaited == "headers" and (self._received or self.conn.trailing_data[0]):
             seconds = self.config.limits.header_timeout_s
             message = f"the headers took longer than {seconds:g} seconds: send them at once"
             self._refuse(HttpError(408, message, "header_timeout", limit="header_timeout_s"))

@@ -156,12 +156,14 @@ class _Exchange:
 
     async def _send_lingering(self, message: Message) -> None:
         """Send a response, and end it after the whole request: a reset would keep the client from reading it."""
+        expects = Headers(scope=self._scope).get("expect")  # such a client sends nothing unless told to
         if message["type"] != "http.response.body":
+            if not expects:
+                await self._read_for(0.0)
+            if not self.read:
+                MutableHeaders(scope=message)["Connection"] = "close"  # so that the rest need not be parsed
             await self.send(message)
             return
-        expects = Headers(scope=self._scope).get("expect")  # such a client sends nothing unless told to
-        if not expects:
-            await self._read_for(0.0)
         if self.read or expects:
             await self.send(message)
             return

@@ -88,6 +88,7 @@ def test_a_refusal_is_sent_at_once_and_ends_when_the_client_has_sent_its_request
             await exchange.until(lambda: len(exchange.messages) == 2)
             assert exchange.json["error"]["message"] == "later"
             assert exchange.messages[1]["more_body"]
+            assert exchange.headers["connection"] == "close", "the rest of the request is not parsed"
             assert not exchange.task.done()
             exchange.leave()
             await exchange.finish()
