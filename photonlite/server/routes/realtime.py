@@ -52,13 +52,14 @@ from photonlite.server.bodies.skills import outcome_of
 from photonlite.server.calls import Call, Skill, bounded
 from photonlite.server.errors import HttpError, to_http
 from photonlite.server.ingress import Ingress
-from photonlite.server.limits.callers import chosen_protocol
+from photonlite.server.limits.callers import caller_of, chosen_protocol
 from photonlite.server.limits.limiter import Hold, Permit
 from photonlite.server.transport.logs import log_unforeseen
 
-# Close codes: the server stops; no frame came for a long time, against the server's rules.
+# Close codes: the server stops; against its rules, as when no frame came for a long time, or the key was revoked.
 GOING_AWAY: Final = 1001
 IDLE: Final = 1008
+REVOKED: Final = 1008
 
 MAX_TEXT: Final = 65_536  # characters of a text message
 _WINDOW: Final = 300
@@ -124,6 +125,7 @@ class RealtimeConnection:
         self._received = 0
         self._charged = 0
         self._last_frame = ingress.clock()
+        self._keys = ingress.config.api_keys  # one of which is the socket's
         self._state: LoopState | None = None
         self._driver: Driver | None = None
 
@@ -131,7 +133,7 @@ class RealtimeConnection:
         """Answer until the client leaves, sends no more frames or the server drains; then cancel what is in flight."""
         tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
         try:
-            while not (self._ingress.draining or self._is_idle):
+            while not (self._ingress.draining or self._is_idle or self._is_revoked):
                 done, _ = await asyncio.wait(tasks, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
                 if done:
                     break
@@ -151,10 +153,20 @@ class RealtimeConnection:
                 await self._socket.close(GOING_AWAY, "the server is shutting down")
             elif self._is_idle:
                 await self._socket.close(IDLE, f"no frame came for {self._ingress.config.frame_timeout_s:g} s")
+            elif self._is_revoked:
+                await self._socket.close(REVOKED, "the API key is no longer known: connect with another one")
 
     @property
     def _is_idle(self) -> bool:
         return self._ingress.clock() - self._last_frame > self._ingress.config.frame_timeout_s
+
+    @property
+    def _is_revoked(self) -> bool:
+        """Whether the keys were reloaded, and the one of this socket is not among them."""
+        config = self._ingress.config
+        if self._keys is not config.api_keys and caller_of(self._socket, config).id == self._permit.caller.id:
+            self._keys = config.api_keys
+        return self._keys is not config.api_keys
 
     async def _receive(self) -> None:
         while (message := await self._socket.receive())["type"] != "websocket.disconnect":
@@ -180,6 +192,7 @@ class RealtimeConnection:
         if len(text) > MAX_TEXT:
             reason = f"the message has {len(text)} characters, over the limit of {MAX_TEXT}"
             raise HttpError(413, reason, code="too_long")
+        self._ingress.check_rate(self._permit.caller)
         message = read_json_object(text.encode())
         if message == {"stats": True}:
             stats = {} if self._state is None else self._state.stats().to_dict()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from photonlite.errors import ImageDecodeError
 from photonlite.images.decode import load_image
 from photonlite.server.config import ServerConfig
 from photonlite.server.ingress import Ingress
-from photonlite.server.routes.realtime import IDLE, Outbox, routes
+from photonlite.server.routes.realtime import IDLE, REVOKED, Outbox, routes
 from photonlite.server.transport.middleware import ErrorResponses
 from tests.server.fake import FakeModel
 from tests.server.live import GUARD, ROOT, Live, live, live_model, wait_until
 from tests.server.parts import encoded
+from tests.server.transport.test_connections import UPGRADE
 
 DETECT = {"task": "detect", "object": "mug"}
 
@@ -247,12 +249,61 @@ def test_the_limits_of_the_server_hold() -> None:
 
 
 def test_frames_count_as_requests_of_the_minute() -> None:
-    with serving(requests_per_minute=2, clock=lambda: 0.0) as server, client(server) as robot:
+    with serving(requests_per_minute=3, clock=lambda: 0.0) as server, client(server) as robot:
         robot.ask(**DETECT)
         robot.show(encoded())
-        assert robot.hear()["frame"] == 0
+        assert robot.hear()["type"] == "result"
         robot.show(encoded())
         assert robot.code() == (1, "rate_limit_exceeded")
+
+
+def test_texts_count_as_requests_of_the_minute() -> None:
+    with serving(requests_per_minute=3, clock=lambda: 0.0) as server, client(server) as robot:
+        robot.ask(**DETECT)
+        assert robot.ask(stats=True)["type"] == "stats"
+        robot.say(stats=True)
+        assert robot.code() == (None, "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_socket_is_closed_when_its_key_is_revoked(kept: bool) -> None:
+    keys = "the-key-of-one", "the-key-of-another"
+    headers = {"Authorization": f"Bearer {keys[0]}"}
+    with serving(api_keys=keys) as server, client(server, additional_headers=headers) as robot:
+        robot.ask(**DETECT)
+        left = ServerConfig(api_keys=("a-new-key", keys[0] if kept else keys[1]))
+        server.call(lambda: server.ingress.config.take_keys(left))
+        if kept:
+            robot.show(encoded())
+            assert robot.hear()["type"] == "result"
+        else:
+            with pytest.raises(ConnectionClosed) as closed:
+                robot.connection.recv(timeout=GUARD)
+            assert closed.value.rcvd is not None
+            assert (closed.value.rcvd.code, "API key" in closed.value.rcvd.reason) == (REVOKED, True)
+
+
+def test_unfinished_messages_of_a_key_close_no_socket_of_another_key() -> None:
+    keys = "the-key-of-one", "the-key-of-another"
+    handshake = UPGRADE.replace(b"/socket", b"/v1/realtime").replace(
+        b"\r\n\r\n", b"\r\nAuthorization: Bearer %b\r\n\r\n" % keys[0].encode()
+    )
+
+    def holds(server: Live, least: int) -> bool:
+        return server.call(lambda: server.ingress.limiter.bytes.used) >= least
+
+    unfinished = b"\x82\xff" + (200_000).to_bytes(8, "big") + bytes(4) + bytes(40_000)
+    with serving(api_keys=keys, max_open_bytes=400_000) as server, ExitStack() as sockets:
+        for number in range(1, 5):
+            greedy = sockets.enter_context(server.connect())
+            greedy.sendall(handshake)
+            assert b" 101 " in greedy.recv(65536)
+            greedy.sendall(unfinished)
+            wait_until(partial(holds, server, 2 * 40_000 * number))
+        with client(server, additional_headers={"Authorization": f"Bearer {keys[1]}"}) as robot:
+            robot.ask(**DETECT)
+            robot.show(encoded())
+            assert robot.hear()["type"] == "result"
 
 
 def test_a_socket_without_frames_is_closed() -> None:
