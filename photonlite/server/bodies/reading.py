@@ -28,6 +28,8 @@ _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 MAX_VALUES: Final = 100_000  # of JSON: millions take seconds, for which the event loop stops, and gigabytes
 _MOST_IMAGES: Final = 64  # in base64 that are left out of the count
+_MOST_FIELDS: Final = 256  # of a query string
+_MOST_DIGITS: Final = 500  # of an integer: the time to read one grows with the square of its digits
 
 # The rest of such a body must not be read as the next request of the connection.
 _CLOSE: Final = {"Connection": "close"}
@@ -127,6 +129,9 @@ def _read(model: type[Body], request: Request, body: bytes) -> tuple[list[bytes]
         files, texts = read_form(request.headers["content-type"], body, form_fields(model).repeated)
         return files, _from_texts(model, texts)
     if kind.startswith("image/") or kind == "application/octet-stream" or not (kind or body):
+        if request.scope["query_string"].count(b"&") >= _MOST_FIELDS:
+            message = f"the query string has more than {_MOST_FIELDS} fields: send them in the body"
+            raise HttpError(400, message, code="invalid_query")
         texts = {}
         for name, text in request.query_params.multi_items():
             if name in texts and name not in form_fields(model).repeated:
@@ -164,7 +169,7 @@ def _parse(text: str) -> Any:
         message = f"the JSON has over {MAX_VALUES:,} commas and brackets, the limit: send fewer values"
         raise HttpError(422, message, code="too_many_values")
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=_integer, object_pairs_hook=_object)
     except RecursionError as cause:
         raise ValueError("it is nested too deeply") from cause
 
@@ -185,6 +190,12 @@ def _object(pairs: list[tuple[str, Any]]) -> Json:
         name = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise HttpError(400, f"the name {name[:40]!r} stands twice in an object of JSON", code="duplicate_name")
     return read
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"an integer has more than {_MOST_DIGITS} digits")
+    return int(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -87,6 +87,20 @@ def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(values: str, 
     assert (answer.status, answer.code) == (422, "too_many_values")
 
 
+def test_integers_that_take_long_to_read_are_refused() -> None:
+    body = f'{{"question": [{",".join(["1" * 4000] * 9)}]}}'.encode()
+    answer = run(post(server(), "/v1/query", body, {"content-type": "application/json"}))
+    assert (answer.status, answer.code) == (400, "invalid_json")
+    assert "digits" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["", "a", "a=%41"])
+def test_a_query_string_of_very_many_fields_is_refused_before_it_is_parsed(field: str) -> None:
+    answer = run(post(server(), f"/v1/caption?{'&'.join([field] * 5000)}", PNG, KIND))
+    assert (answer.status, answer.code) == (400, "invalid_query")
+    assert "256" in answer.json["error"]["message"]
+
+
 def test_base64_and_the_words_of_a_question_are_no_values() -> None:
     fake = FakeModel()
     words = "[," * (MAX_VALUES // 2 - 10)
