@@ -50,9 +50,10 @@ def log_unforeseen(event: str, error: BaseException, failure: HttpError, scope: 
 def json_lines(stream: IO[str]) -> Iterator[None]:
     """Write the server's, engine's, uvicorn's and asyncio's logs to a stream; a slow one does not hold up requests."""
     handler = _LineHandler(stream)
-    # Below warnings, uvicorn logs whole paths, and so what was asked.
-    others = ("photonlite", "uvicorn", "asyncio")  # asyncio warns when it cannot accept a connection
+    others = ("photonlite", "asyncio")  # asyncio warns when it cannot accept a connection
     levels = {LOGGER: logging.INFO, **dict.fromkeys(map(logging.getLogger, others), logging.WARNING)}
+    # uvicorn warns of what clients send, for which there are lines already, and below that logs what was asked.
+    levels[logging.getLogger("uvicorn")] = logging.ERROR
     before = {logger: (logger.level, logger.propagate) for logger in levels}
     for logger, level in levels.items():
         logger.addHandler(handler)

@@ -35,11 +35,12 @@ def test_an_error_brings_its_traceback_in_the_same_line() -> None:
     assert "RuntimeError: a bug" in line["exception"]
 
 
-def test_uvicorn_logs_warnings_only() -> None:
+def test_uvicorn_logs_errors_only() -> None:
     stream = io.StringIO()
     with json_lines(stream):
         logging.getLogger("uvicorn.error").info("GET /v1/query?question=secret")
-        logging.getLogger("uvicorn.error").warning("odd")
+        logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+        logging.getLogger("uvicorn.error").error("odd")
 
     assert [line["event"] for line in written(stream)] == ["odd"]
 
