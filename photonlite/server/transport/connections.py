@@ -271,6 +271,9 @@ class HttpConnection(PacedConnection, H11Protocol):
             socket.close_sent = True  # nothing else is sent when the server stops
             message = "A request for a WebSocket has no body, and no line beyond 8 KiB"
             self._refuse(HttpError(400, message, "invalid_http"), id)
+        elif rest := self.conn.trailing_data[0] + self._received:  # frames sent before the answer
+            self._received = b""
+            socket.data_received(rest)
 
     @property
     def is_silent(self) -> bool:

@@ -466,6 +466,23 @@ class Echoing(Endless):
         return PlainTextResponse(f"short {zlib.crc32(await request.body())}")
 
 
+def test_frames_sent_with_the_handshake_arrive_whole() -> None:
+    class Echo(Endless):
+        async def socket(self, websocket: WebSocket) -> None:
+            await websocket.accept()
+            while True:
+                await websocket.send_text(str(len(await websocket.receive_bytes())))
+
+    frame = b"\x82\xfe\x0f\xa0" + bytes(4 + 4000)
+    with serving(Echo()) as server, server.connect() as client:
+        client.sendall(UPGRADE + frame + frame)
+        answer = b""
+        while answer.count(b"\x81\x044000") < 2:
+            piece = client.recv(65536)
+            assert piece, answer
+            answer += piece
+
+
 @pytest.mark.parametrize("size", [1, 1024, 8192, 65536])
 def test_uploads_in_chunks_arrive_whole(size: int) -> None:
     total = min(2000 * size, 4 * 2**20)
