@@ -3,6 +3,7 @@
 - Latency: one client asks again as soon as it has its answer, alone and while four other clients do the same with
   progressive JPEGs of 200 KB whose last scan is repeated (36 megapixels: minutes of decoding). Rounds alternate; the
   figure is the ratio of the medians, and the aim is at most 2.5 on two cores.
+- Greedy clients (`--greedy`, all kinds, or those that are named): see `bench.serve.greedy`.
 - Memory: many clients send float TIFFs at once. The proportional set size (PSS) of the server and its workers is
   sampled from `/proc`; the aim is that it grows by at most `max_open_bytes` and 300 MB, and returns to within 300 MB.
 """
@@ -15,6 +16,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +27,7 @@ from typing import Final
 from PIL import Image
 
 from bench.images import photo
+from bench.serve.greedy import KEY_FILE, KINDS, TABLE, row
 from bench.serve.server import child, wait_for
 
 HOST: Final = "127.0.0.1"
@@ -136,6 +139,21 @@ def family_bytes(pid: int) -> int:
     return total
 
 
+def greedy(kinds: Sequence[str], seconds: float) -> bool:
+    """Print a table of greedy clients, each beside a server of its own; return whether the aims were reached."""
+    print(TABLE)
+    reached = True
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write(KEY_FILE)
+        keys.flush()
+        for kind in kinds:
+            with serving("--api-key-file", keys.name) as (port, _):
+                line, good = row(port, kind, seconds)
+            print(line, flush=True)
+            reached &= good
+    return reached
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run both and print them.
 
@@ -146,8 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=4, help="of the latency, alone and beside bombs")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each half of a round")
     parser.add_argument("--requests", type=int, default=150, help="of the memory")
+    parser.add_argument("--greedy", nargs="*", choices=KINDS, metavar="KIND", help=f"only: {', '.join(KINDS)}")
     given = parser.parse_args(arguments)
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
+    if given.greedy is not None:
+        return int(not greedy(given.greedy or KINDS, given.seconds))
     with serving() as (port, _):
         alone, beside, statuses = latency(port, given.rounds, given.seconds)
     medians = [statistics.median(times) for times in (alone, beside)]
