@@ -48,8 +48,8 @@ class ServerConfig:
             run while such images come in. None takes one a core, from 6 to 8. 0 decodes in the server's own process,
             where a hostile image cannot be stopped.
         max_connections: Open connections, idle ones included; more are refused with 503.
-        requests_per_minute: Limit for each key, or for each client's address without keys; frames of WebSockets count
-            as requests. None for no limit.
+        requests_per_minute: Limit for each key, or for each client's address without keys; messages of WebSockets
+            count as requests. None for no limit.
         deadline_s: Seconds until a request is given up: the default, and the most that a request may set.
         drain_s: Seconds that accepted requests have to finish after SIGTERM.
         hang_s: Seconds that a step on the device may take before the process ends itself; ten times as many for work on
