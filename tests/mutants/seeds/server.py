@@ -12,8 +12,8 @@ MUTANTS = [
     ),
     Mutant(
         "memory: a message on its way is not counted",
-        "server/transport/connections.py",
-        "if not self._memory.take(Caller(self._network), size, self._arriving):",
+        "server/transport/sockets.py",
+        "if not self._memory.take(self._caller, size, self._arriving):",
         "if False:",
         "tests/server/routes/test_realtime.py",
     ),
@@ -90,8 +90,8 @@ MUTANTS = [
     Mutant(
         "a socket without frames stays",
         "server/routes/realtime.py",
-        "while not (self._ingress.draining or self._is_idle):",
-        "while not self._ingress.draining:",
+        "while not (self._ingress.draining or self._is_idle or self._is_revoked):",
+        "while not (self._ingress.draining or self._is_revoked):",
         "tests/server/routes/test_realtime.py",
     ),
     Mutant(
