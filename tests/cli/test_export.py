@@ -11,6 +11,7 @@ from PIL import ExifTags, Image
 
 from photonlite.cli import main
 from photonlite.cli.dataset import DATA_SETS, DataSet
+from photonlite.config import ImageLimits
 from photonlite.errors import PromptError
 from photonlite.images.decode import load_image
 from photonlite.results import Detections, Segments
@@ -30,6 +31,10 @@ class Finder:
         self.finish_reason = "stop"
         self.refusal = ""
         self.path = "M0 0H1V1H0Z"
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        return ImageLimits.from_env()
 
     def load(self, *_: Any, **__: Any) -> Self:
         return self

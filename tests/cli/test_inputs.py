@@ -12,8 +12,9 @@ from PIL import Image
 from photonlite.cli import inputs
 from photonlite.cli.inputs import check_text, expand, read, read_form, short_name
 from photonlite.cli.parser import parse
-from photonlite.config import ImageLimits
+from photonlite.config import DEFAULT_IMAGE_LIMITS, ImageLimits
 from photonlite.errors import ImageDecodeError, ImageNotFoundError, ImageTooLargeError, ImageUrlError, InputError
+from photonlite.images.decode import load_image
 
 
 class Stdin(io.TextIOWrapper):
@@ -69,16 +70,20 @@ def test_a_glob_that_matches_nothing_is_refused(tmp_path: Path) -> None:
         expand([f"{tmp_path}/*.png"])
 
 
-def test_read_opens_a_file(image: str) -> None:
-    opened = read(image, ImageLimits())
+def opened(name: str, limits: ImageLimits = DEFAULT_IMAGE_LIMITS, *, allow_urls: bool = False) -> Image.Image:
+    return load_image(read(name, limits, allow_urls=allow_urls), limits)
 
-    assert (opened.mode, opened.size) == ("RGB", (64, 48))
+
+def test_read_opens_a_file(image: str) -> None:
+    found = opened(image)
+
+    assert (found.mode, found.size) == ("RGB", (64, 48))
 
 
 def test_read_reads_a_dash_from_stdin(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Stdin(Path(image).read_bytes()))
 
-    assert read("-", ImageLimits()).size == (64, 48)
+    assert opened("-").size == (64, 48)
 
 
 def test_read_reads_a_pipe(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +92,7 @@ def test_read_reads_a_pipe(image: str, monkeypatch: pytest.MonkeyPatch) -> None:
         pipe.write(Path(image).read_bytes())
     with os.fdopen(read_end) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        assert read("-", ImageLimits()).size == (64, 48)
+        assert opened("-").size == (64, 48)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_stdin_is_checked_as_files_are(
     monkeypatch.setattr("sys.stdin", Stdin(data))
 
     with pytest.raises(error):
-        read("-", limits)
+        opened("-", limits)
 
 
 def test_a_terminal_as_stdin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +156,7 @@ def test_a_data_uri_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (4, 3), "navy").save(path)
     uri = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-    assert read(uri, ImageLimits()).tobytes() == read(str(path), ImageLimits()).tobytes()
+    assert opened(uri).tobytes() == opened(str(path)).tobytes()
 
 
 def test_a_url_is_fetched_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +171,8 @@ def test_a_url_is_fetched_only_when_asked_for(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(inputs, "fetch_now", fetch)
     url = "https://a.example/a.png"
     with pytest.raises(ImageUrlError, match="--allow-urls"):
-        read(url, ImageLimits())
-    assert read(url, ImageLimits(max_bytes=5000), allow_urls=True).size == (4, 3)
+        opened(url)
+    assert opened(url, ImageLimits(max_bytes=5000), allow_urls=True).size == (4, 3)
     assert asked == [(url, 5000)]
 
 
