@@ -43,6 +43,7 @@ _MANY_LINES: Final = re.compile(rb"(?:(?!\r?\n)[^\n]*+\n){%d}" % (MAX_HEADERS + 
 # Units of the pacer; of a request more, half for a header and one for so many bytes of headers and target.
 _CONNECTION: Final = 16
 _REQUEST: Final = 64
+_KNOWN_REQUEST: Final = 24  # of a caller that may ask: its shares and rates bound the rest
 _SHED: Final = 8
 _REFUSED: Final = 16  # bytes that are read only to be dropped
 _CHUNK: Final = 2
@@ -153,7 +154,7 @@ class _Parser(h11.Connection):
             size = sum(len(value) for _, value in event.headers)
             self.units += len(event.headers) // 2 + size // _UNIT_BYTES
         if isinstance(event, h11.Request):
-            self.units += _REQUEST + len(event.target) // _UNIT_BYTES
+            self.units += len(event.target) // _UNIT_BYTES
             self.in_chunks = any(name == b"transfer-encoding" for name, _ in event.headers)
         elif isinstance(event, h11.Data) and event.chunk_start:
             self.units += _CHUNK
@@ -218,7 +219,9 @@ class HttpConnection(PacedConnection, H11Protocol):
         cycle = self.cycle
         super().handle_events()
         if self.cycle is not cycle:
-            self.payer = caller_of(HTTPConnection(cast(Scope, self.scope)), self.config.limits).id
+            caller = caller_of(HTTPConnection(cast(Scope, self.scope)), self.config.limits)
+            self.payer = caller.id
+            self.conn.units += _REQUEST if caller.tenant is None and self.config.limits.api_keys else _KNOWN_REQUEST
         units, self.conn.units = self.conn.units, 0
         self.spend(units)
 
@@ -261,6 +264,7 @@ class HttpConnection(PacedConnection, H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self.conn.units += _REQUEST
         id = request_id(cast(Scope, self.scope))
         if self._crowd is not None:
             self._refuse(self._crowd, id)
