@@ -61,6 +61,6 @@ def allowed_source(given: str, root: str | None) -> str:
         beside = path if path.is_dir() else path.parent
         files = (path, beside / ADAPTER_NAME, beside / ADAPTER_CONFIG_NAME)
         if all(file.resolve().is_relative_to(folder) for file in files):
-            return str(path)
+            return str(path.resolve())
     message = "this server loads adapters inside the folder of --adapter-root only: give a path in it"
     raise HttpError(403, message, code="adapter_refused")

@@ -53,6 +53,7 @@ PROBES: Final = ("/health", "/ready", "/metrics")  # paths that are answered how
 _ACCEPTED_TOGETHER: Final = 16
 _RESERVED: Final = 16
 _RESERVE_S: Final = 1.0  # seconds in which a reserved connection must send headers
+_PACED_S: Final = 1.0  # seconds until a deadline of what waits to be parsed is checked again
 
 
 def join_reserve(reserve: dict[Any, None], connection: Any) -> None:
@@ -144,8 +145,15 @@ class _Parser(h11.Connection):
     in_chunks = False
     refused = False  # whether what arrives is the rest of a body in chunks whose request was refused
 
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes of a body that come before its next message."""
+        if self.their_state is not h11.SEND_BODY:
+            return 0
+        return int(getattr(self._reader, "_bytes_in_chunk", 0)) if self.in_chunks else PLAIN_BYTES
+
     def next_event(self) -> Any:
-        if self.their_state is h11.IDLE:
+        if self.their_state is h11.IDLE or getattr(self._reader, "_reading_trailer", False):
             head = self.trailing_data[0]
             if head.count(b"\n") > MAX_HEADERS and _MANY_LINES.match(head):
                 raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
@@ -177,7 +185,7 @@ class HttpConnection(PacedConnection, H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.conn, self.flow = _Parser(h11.SERVER, MAX_HEADER_BYTES), _Flow(self)
-        self.spend(_CONNECTION)
+        self.spend(_CONNECTION, paced=False)
         limit = self.config.limits.max_connections
         mine = sum(other.network == self.network for other in self.connections)
         held = len(self.connections) - len(self.config.reserve)
@@ -199,8 +207,7 @@ class HttpConnection(PacedConnection, H11Protocol):
 
     @property
     def step_bytes(self) -> int:
-        in_body = self.conn.their_state is h11.SEND_BODY
-        return PLAIN_BYTES if in_body and not self.conn.in_chunks else STEP_BYTES
+        return max(STEP_BYTES, min(PLAIN_BYTES, self.conn.plain_bytes))
 
     def take(self, data: bytes) -> None:
         if self.conn.refused:
@@ -254,6 +261,7 @@ class HttpConnection(PacedConnection, H11Protocol):
         if rest and self.conn.our_state is self.conn.their_state is h11.DONE:  # further requests wait for the pacer
             self.conn, self._received = _Parser(h11.SERVER, MAX_HEADER_BYTES), rest + self._received
         super().on_response_complete()
+        self.payer = self.network  # until the key of the next request is known
         if self.conn.their_state is not h11.IDLE:  # else uvicorn's timer runs until the next request's first byte
             self._update_deadline()
         self.go_on()
@@ -319,6 +327,8 @@ class HttpConnection(PacedConnection, H11Protocol):
     def _give_up(self) -> None:
         if self._crowd is not None:
             self.refuse_crowd()
+        elif self.waits:  # what is missing may have arrived
+            self._deadline = self.loop.call_later(_PACED_S, self._give_up)
         elif self._awaited == "headers" and (self._received or self.conn.trailing_data[0]):
             seconds = self.config.limits.header_timeout_s
             message = f"the headers took longer than {seconds:g} seconds: send them at once"

@@ -25,12 +25,22 @@ _PAYERS: Final = 4096  # after so many, those that owe nothing are forgotten
 
 
 class _Payer:
-    paid_at = 0.0  # time of the loop at which it owes nothing any more
-    virtual = 0.0  # units at which the connection began that was served last
+    def __init__(self) -> None:
+        self.paid_at = 0.0  # time of the loop at which it owes nothing any more
+        self.virtual = 0.0  # units at which the connection began that was served last
+        self.waiting: list[tuple[float, int, PacedConnection]] = []  # a heap by units used
+        self.queued = False  # in the pacer's heap, or being served
 
     @property
     def due(self) -> float:
         return self.paid_at - BURST_S
+
+    def serve(self) -> float:
+        """Let the connection that has used least parse a step; returns its units, at least 1."""
+        used, _, connection = heapq.heappop(self.waiting)
+        connection.waits, self.virtual = False, max(self.virtual, used)
+        connection.step()
+        return max(1.0, connection.used - used)
 
 
 class Pacer:
@@ -39,13 +49,15 @@ class Pacer:
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(PLAIN_BYTES))  # all connections read into it
         self._payers: dict[str, _Payer] = {}
-        self._waiting: list[tuple[float, float, int, PacedConnection]] = []  # a heap by time, then by units used
+        self._waiting: list[tuple[float, int, _Payer]] = []  # a heap by the time at which a payer was due
         self._numbers = itertools.count()
         self._wake: asyncio.TimerHandle | None = None
 
-    def charge(self, name: str, units: int) -> None:
-        payer = self._payer(name)
-        payer.paid_at = max(payer.paid_at, asyncio.get_running_loop().time()) + units / RATE
+    def charge(self, name: str, units: int, *, paced: bool = True) -> None:
+        """Charge a payer; work that is done without waiting uses up its allowance, and makes no debts."""
+        payer, now = self._payer(name), asyncio.get_running_loop().time()
+        owed = max(payer.paid_at, now) + units / RATE
+        payer.paid_at = owed if paced else max(payer.paid_at, min(owed, now + BURST_S))
 
     def join(self, connection: "PacedConnection") -> None:
         """Have a connection parse a step once its payer's allowance permits it."""
@@ -53,13 +65,19 @@ class Pacer:
             payer = self._payer(connection.payer)
             connection.used = max(connection.used, payer.virtual) if connection.line is payer else payer.virtual
             connection.waits, connection.line = True, payer
-            heapq.heappush(self._waiting, (payer.due, connection.used, next(self._numbers), connection))
-            self._wake_up()
+            heapq.heappush(payer.waiting, (connection.used, next(self._numbers), connection))
+            if not payer.queued:
+                self._queue(payer)
+
+    def _queue(self, payer: _Payer) -> None:
+        payer.queued = True
+        heapq.heappush(self._waiting, (payer.due, next(self._numbers), payer))
+        self._wake_up()
 
     def _payer(self, name: str) -> _Payer:
         if name not in self._payers and len(self._payers) >= _PAYERS:
             now = asyncio.get_running_loop().time()
-            self._payers = {name: payer for name, payer in self._payers.items() if payer.paid_at > now}
+            self._payers = {key: one for key, one in self._payers.items() if one.paid_at > now or one.waiting}
         return self._payers.setdefault(name, _Payer())
 
     def _wake_up(self) -> None:
@@ -73,14 +91,14 @@ class Pacer:
         self._wake, now, left = None, asyncio.get_running_loop().time(), float(ROUND)
         try:
             while left > 0 and self._waiting and self._waiting[0][0] <= now:
-                connection = heapq.heappop(self._waiting)[-1]
-                connection.waits, payer = False, self._payer(connection.payer)
-                if payer.due > now:  # others have used the allowance
-                    self.join(connection)
-                    continue
-                payer.virtual, before = max(payer.virtual, connection.used), connection.used
-                connection.step()
-                left -= max(1, connection.used - before)
+                payer = heapq.heappop(self._waiting)[-1]
+                try:
+                    if payer.due <= now:  # else it has been charged meanwhile
+                        left -= payer.serve()
+                finally:
+                    payer.queued = False
+                    if payer.waiting:
+                        self._queue(payer)
         finally:
             self._wake_up()
 
@@ -99,6 +117,7 @@ class PacedConnection(asyncio.BufferedProtocol):
     waits = False  # for the pacer
     line: _Payer | None = None  # by which `used` counts
     _received = b""  # not parsed yet
+    _ended = False  # whether the client sends no more
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -124,9 +143,9 @@ class PacedConnection(asyncio.BufferedProtocol):
         """Hand bytes to uvicorn's protocol."""
         raise NotImplementedError
 
-    def spend(self, units: int) -> None:
+    def spend(self, units: int, *, paced: bool = True) -> None:
         self.used += units
-        self.config.pacer.charge(self.payer, units)
+        self.config.pacer.charge(self.payer, units, paced=paced)
 
     def step(self) -> None:
         """Parse a step of what was received; a failure ends the connection."""
@@ -147,6 +166,8 @@ class PacedConnection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
             if self.may_parse:
                 self.config.pacer.join(self)
+        elif self._ended:
+            self.loop.call_soon(self.transport.close)  # after the first step of what answers
         elif self.may_read:
             self.transport.resume_reading()
 
@@ -159,14 +180,16 @@ class PacedConnection(asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes) -> None:
         more, self._received = bool(self._received), self._received + data
-        self.spend(_READ)
+        self.spend(_READ, paced=False)
         if more or not self.may_parse:
             self.transport.pause_reading()
         else:
             self.config.pacer.join(self)
 
-    def eof_received(self) -> None:
-        """Close: None says so to asyncio."""
+    def eof_received(self) -> Any:
+        """Return whether the connection stays open: until what was received is parsed."""
+        self._ended = self.waits
+        return self._ended
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -178,6 +201,7 @@ class PacedConnection(asyncio.BufferedProtocol):
         self.go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._received = b""
         self._stop_unread()
         super().connection_lost(exc)
 

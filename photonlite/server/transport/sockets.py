@@ -1,6 +1,7 @@
 """WebSockets: paced, counted against the memory of open requests, and refused in the form of other errors."""
 
 import asyncio
+from collections.abc import Generator
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -12,7 +13,7 @@ from websockets.http11 import Request, Response
 from photonlite.server.errors import HttpError
 from photonlite.server.limits.callers import Caller, caller_of
 from photonlite.server.limits.limiter import Shares
-from photonlite.server.transport.pacing import PacedConnection
+from photonlite.server.transport.pacing import PLAIN_BYTES, PacedConnection
 from photonlite.server.transport.trace_context import ID_HEADER, sane_id
 
 # Close codes.
@@ -28,12 +29,23 @@ class SocketConnection(PacedConnection, WebSocketsSansIOProtocol):
     """A WebSocket; pieces count against `max_open_bytes` when they arrive, whole messages in the application."""
 
     _arriving = 0  # bytes of memory
+    _awaited = 0  # bytes of the part of a frame that is being read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._caller = Caller(self.network)
-        send = self.conn.send_response
+        self._read_exact, send = self.conn.reader.read_exact, self.conn.send_response
+        self.conn.reader.read_exact = self._await_exact  # type: ignore[method-assign]
         self.conn.send_response = lambda response: send(self._identified(response))  # type: ignore[method-assign]
+
+    def _await_exact(self, n: int) -> Generator[None, None, bytearray]:
+        self._awaited = n
+        return self._read_exact(n)
+
+    @property
+    def step_bytes(self) -> int:
+        """What is left of a large frame holds no other ones."""
+        return max(super().step_bytes, min(PLAIN_BYTES, self._awaited - len(self.conn.reader.buffer)))
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)

@@ -427,6 +427,31 @@ def test_a_client_that_hangs_up_halfway_cancels_its_request() -> None:
     assert fake.cancelled == 1
 
 
+def test_a_client_that_sends_a_request_and_no_more_is_answered() -> None:
+    with serving() as server, server.connect() as client:
+        client.sendall(GET)
+        client.shutdown(socket.SHUT_WR)
+
+        answer = read_all(client)
+
+        assert b" 200 " in answer
+        assert answer.endswith(b"short")
+        assert server.get("/short")[0] == 200
+
+
+def test_too_many_trailers_are_refused() -> None:
+    with serving() as server, server.connect() as client:
+        head = b"POST /short HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        client.sendall(head + 10 * b"a:b\r\n" + b"\r\n")
+        assert b" 200 " in read_response(client)
+        client.sendall(head + (MAX_HEADERS + 3) * b"a:b\r\n" + b"\r\n")
+        client.shutdown(socket.SHUT_WR)
+        read_all(client)
+
+        assert server.call(lambda: len(server.server.server_state.connections)) == 0
+        assert server.get("/short")[0] == 200
+
+
 def test_too_many_headers_are_refused() -> None:
     with serving() as server, server.connect() as client:
         client.sendall(GET.replace(b"\r\n\r\n", b"\r\n" + (MAX_HEADERS - 1) * b"a:b\r\n" + b"\r\n"))

@@ -130,6 +130,43 @@ def test_the_connection_that_has_used_least_is_next() -> None:
     run_virtual(main())
 
 
+def test_a_step_costs_the_pacer_as_much_however_many_connections_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = 0
+    push = pacing.heapq.heappush
+
+    def counted(heap: Any, entry: Any) -> None:
+        nonlocal pushed
+        pushed += 1
+        push(heap, entry)
+
+    async def main() -> None:
+        pacer, served = Pacer(), list[str]()
+        for _ in range(500):
+            Client(pacer, "", "address", 100 * STEP, served)
+        monkeypatch.setattr(pacing.heapq, "heappush", counted)
+        await asyncio.sleep(2)
+
+        assert len(served) > RATE // STEP
+        assert pushed <= 4 * len(served)
+
+    run_virtual(main())
+
+
+def test_work_that_does_not_wait_uses_the_allowance_and_makes_no_debts() -> None:
+    async def main() -> None:
+        pacer, served = Pacer(), list[str]()
+        pacer.charge("address", 100 * RATE, paced=False)
+        pacer.charge("debtor", 10 * RATE)
+        Client(pacer, "probe", "address", 1, served)
+        Client(pacer, "other", "debtor", 1, served)
+        await asyncio.sleep(0.01)
+        assert served == ["probe"]
+        await asyncio.sleep(10)
+        assert served == ["probe", "other"]
+
+    run_virtual(main())
+
+
 def test_a_connection_whose_parser_fails_is_dropped_and_the_others_go_on() -> None:
     class Broken(Client):
         def take(self, data: bytes) -> None:
@@ -190,6 +227,50 @@ def test_chunks_are_parsed_in_slices_and_nothing_is_read_meanwhile() -> None:
 
         assert sizes[-1] == 1000
         assert max(after - before for before, after in pairwise(sizes)) <= STEP_BYTES // len(CHUNK)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 200_000])
+def test_a_large_chunk_is_read_and_parsed_in_a_few_steps(size: int) -> None:
+    async def main() -> None:
+        connection, _ = connected(nothing)
+        left, steps, first = CHUNKED + b"%x\r\n" % size + bytes(size) + b"\r\n", 0, connection.used
+        while left:
+            take = len(connection.get_buffer(len(left)))
+            connection.data_received(left[:take])
+            left = left[take:]
+            while connection.waits:
+                await one_round()
+                steps += 1
+
+        assert connection.cycle is not None
+        assert len(connection.cycle.body) == size
+        assert steps <= 5
+        assert connection.used - first < 150
+
+    run_virtual(main())
+
+
+def test_after_an_answer_the_address_pays_until_the_next_key_is_known() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def main() -> None:
+        keys = ServerConfig(api_keys=("the-key-of-somebody",))
+        connection, transport = (
+            HttpConnection(LimitedConfig(answer, keys, refused=print), ServerState(), {}),
+            Transport(),
+        )
+        connection.connection_made(transport)
+        key = b"Authorization: Bearer the-key-of-somebody\r\n"
+        connection.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + key + b"\r\n")
+        for _ in range(4):
+            await one_round()
+
+        assert b" 204 " in transport.written
+        assert connection.payer == "192.0.2.1"
 
     run_virtual(main())
 

@@ -68,6 +68,35 @@ def test_frames_are_parsed_in_slices() -> None:
     run_virtual(main())
 
 
+def test_a_large_frame_is_read_and_parsed_in_a_few_steps() -> None:
+    received = []
+
+    async def keeping(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] != "websocket.disconnect":
+            received.append(message["bytes"])
+
+    async def main() -> None:
+        connection, _ = await opened(keeping)
+        pixels = bytes(640 * 480 * 3)
+        first = connection.used
+        left = bytes([0x82, 0x80 | 127, *len(pixels).to_bytes(8, "big"), 0, 0, 0, 0]) + pixels
+        while left:
+            take = len(connection.get_buffer(len(left)))
+            connection.data_received(left[:take])
+            left = left[take:]
+            while connection.waits:
+                await one_round()
+        for _ in range(3):
+            await one_round()
+
+        assert received == [pixels]
+        assert connection.used - first < 100, "60 of them a second take less than a third of the allowance"
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("message", [PING, TEXT, PIECE, frame(2), frame(10)], ids=["ping", "text", "piece", "", "pong"])
 def test_frames_of_every_kind_use_up_the_allowance(message: bytes) -> None:
     async def main() -> None:
