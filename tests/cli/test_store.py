@@ -95,10 +95,10 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path, caplog: py
 def test_a_store_that_others_can_write_to_is_neither_shown_nor_pruned(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.chmod(0o770)
+    store.chmod(0o707)
     for more in ([], ["--prune"]):
         assert main(["store", "--store", str(store), *more]) == 2
-        assert "can be written by other users (mode 770)" in capsys.readouterr().err
+        assert "can be written by other users (mode 707)" in capsys.readouterr().err
     assert len(list(entries(store))) == 5
 
 

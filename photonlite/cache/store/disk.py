@@ -174,11 +174,18 @@ class DiskTier:
             _logger.warning("%s", what)
 
 
+_FOLDERS: Final = ("images", "checkpoints")
+
+
 def check_owned(folder: Path) -> None:
-    """Raise a SettingsError if other users can change a store, or have put a link in the place of its folders."""
-    for place in (folder, folder / "images", folder / "checkpoints"):
+    """Close this user's store to others; SettingsError if it is another's, holds other files, or a link is in it."""
+    for place in (folder, *(folder / name for name in _FOLDERS)):
         with suppress(FileNotFoundError):
-            if reason := _foreign(place.stat() if place == folder else place.lstat()):
+            status = place.stat() if place == folder else place.lstat()
+            alone = place != folder or set(os.listdir(folder)) <= {*_FOLDERS}
+            if alone and _is_owned(status) and status.st_mode & 0o022 == 0o020:
+                place.chmod(0o700)  # made with a umask that lets the group write; files of others are not read
+            elif reason := _foreign(status):
                 raise SettingsError(f"the store {str(folder)!r} is not used: {place} {reason}; name a new folder")
 
 
@@ -186,9 +193,13 @@ def _foreign(status: os.stat_result) -> str | None:
     """Return why a file or folder of a store is not to be trusted; None if only this process's user writes it."""
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
-    if os.name == "posix" and status.st_uid != os.geteuid():
+    if not _is_owned(status):
         return f"belongs to another user ({status.st_uid})"
     return written_by_others(status)
+
+
+def _is_owned(status: os.stat_result) -> bool:
+    return not stat.S_ISLNK(status.st_mode) and (os.name != "posix" or status.st_uid == os.geteuid())
 
 
 def _make_private(*folders: Path) -> None:

@@ -3,6 +3,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -247,10 +248,30 @@ def test_a_folder_that_cannot_be_written_is_an_error_at_start(tmp_path: Path, ki
 @pytest.mark.parametrize("place", [".", "images", "checkpoints"])
 def test_a_folder_that_other_users_can_write_to_is_refused(tmp_path: Path, place: str) -> None:
     DiskTier(tmp_path, LIMIT)
-    (tmp_path / place).chmod(0o770)
+    (tmp_path / place).chmod(0o707)
 
-    with pytest.raises(SettingsError, match=rf"{tmp_path / place} can be written by other users \(mode 770\)"):
+    with pytest.raises(SettingsError, match=rf"{tmp_path / place} can be written by other users \(mode 707\)"):
         DiskTier(tmp_path, LIMIT)
+
+
+def test_a_store_that_a_umask_left_open_to_the_group_is_closed(tmp_path: Path) -> None:
+    DiskTier(tmp_path, LIMIT)
+    places = [tmp_path, tmp_path / "images", tmp_path / "checkpoints"]
+    for place in places:
+        place.chmod(0o775)
+
+    DiskTier(tmp_path, LIMIT)
+
+    assert [stat.S_IMODE(place.stat().st_mode) for place in places] == [0o700] * 3
+
+
+def test_a_folder_of_other_files_stays_open_to_the_group_and_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    tmp_path.chmod(0o775)
+
+    with pytest.raises(SettingsError, match=r"can be written by other users \(mode 775\)"):
+        DiskTier(tmp_path, LIMIT)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o775
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
