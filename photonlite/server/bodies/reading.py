@@ -9,6 +9,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -27,6 +28,7 @@ from photonlite.server.limits.limiter import Hold, Permit
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 MAX_VALUES: Final = 100_000  # of JSON: millions take seconds, for which the event loop stops, and gigabytes
+_LIST: Final = re.compile(r"\s*\[(\s*\".*|.*\]\s*)", re.DOTALL)  # is meant as a list, unlike "[sic] sign"
 _MOST_IMAGES: Final = 64  # in base64 that are left out of the count
 _MOST_FIELDS: Final = 256  # of a query string
 _MOST_DIGITS: Final = 500  # of an integer: the time to read one grows with the square of its digits
@@ -150,7 +152,7 @@ def _from_texts(model: type[Body], texts: Mapping[str, list[str]]) -> Json:
     fields: Json = {}
     for name, given in texts.items():
         fields[name] = given if len(given) > 1 else given[0]
-        listed = name in names.repeated and len(given) == 1 and given[0].lstrip().startswith("[")
+        listed = name in names.repeated and len(given) == 1 and _LIST.fullmatch(given[0]) is not None
         if name in names.flags:
             fields[name] = _FLAGS.get(given[0].lower(), given[0])
         elif name in names.json or listed:

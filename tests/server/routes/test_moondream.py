@@ -119,7 +119,7 @@ def test_several_names_may_be_a_list_in_json(skill: str, names: str) -> None:
     assert [call.arguments["object"] for call in fake.calls] == [["mug", "red cup"]] * 2
 
 
-@pytest.mark.parametrize("names", ["[mug", '["mug"', "[mug, cup]", '["mug", 5]', "[]", '["mug", NaN]'])
+@pytest.mark.parametrize("names", ['["mug"', "[mug, cup]", '["mug", 5]', "[]", '["mug", NaN]'])
 def test_a_list_of_names_that_is_not_right_is_no_name(names: str) -> None:
     body, headers = form({"object": names})
     answer = run(post(server(), "/v1/detect", body, headers))
@@ -395,6 +395,18 @@ def test_several_names_are_a_list_or_a_repeated_field(skill: str) -> None:
 
     assert run(ask()) == [200] * 3
     assert [{name: call.arguments[name] for name in wanted} for call in fake.calls] == [wanted] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [('["mug", "key"]', ["mug", "key"]), (' [ "mug"]\n', ["mug"]), ("[sic] sign", "[sic] sign")],
+)
+def test_a_name_that_begins_with_brackets_is_no_list(text: str, wanted: Any) -> None:
+    fake = FakeModel()
+    body, headers = form({"object": text})
+
+    assert run(post(server(fake), "/v1/detect", body, headers)).status == 200
+    assert fake.calls[0].arguments["object"] == wanted
 
 
 @pytest.mark.parametrize(
