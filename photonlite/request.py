@@ -42,7 +42,7 @@ class RequestSettings(TypedDict, total=False):
     max_tokens: int
     max_objects: int
     seed: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,14 @@ class SamplingSettings:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str | list):
-            object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        given: Any = self.stop
+        stops = () if given is None else (given,) if isinstance(given, str) else given
+        sized = isinstance(stops, list | tuple) and len(stops) <= MAX_STOPS
+        if not sized or not all(isinstance(text, str) and 0 < len(text) <= MAX_STOP_CHARACTERS for text in stops):
+            wanted = f"a text, or a list of at most {MAX_STOPS}, of 1 to {MAX_STOP_CHARACTERS} characters"
+            raise SettingsError(f"setting 'stop' is {_shown(given)}: give {wanted}")
+        object.__setattr__(self, "stop", tuple(stops))
         check_settings(self, "setting")
-        if len(self.stop) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
-            wanted = f"at most {MAX_STOPS} sequences of 1 to {MAX_STOP_CHARACTERS} characters"
-            raise SettingsError(f"setting 'stop' is {_shown(self.stop)}: give {wanted}")
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any] | None) -> "SamplingSettings":

@@ -137,7 +137,8 @@ def _writer(options: argparse.Namespace, footage: Footage) -> Iterator[VideoWrit
             print(f"drawn in {out}: {writer.frames} frames", file=sys.stderr)
         if writer.silenced:
             lost = f"{out.suffix} cannot hold all of the sound ({', '.join(writer.silenced)})"
-            print(f"photonlite: {lost}: end the name in .mkv to keep what is not damaged", file=sys.stderr)
+            advice = "" if out.suffix == ".mkv" else ": a name in .mkv can keep more of it"
+            print(f"photonlite: {lost}{advice}", file=sys.stderr)
 
 
 def _window(model: Any, footage: Footage, every: int) -> int:

@@ -27,8 +27,8 @@ MAX_CHARACTERS: Final = 100_000
 DETAILS: Final = ("auto", "high")
 """Values of `detail` beside an image's URL that are taken: images are always read in full detail."""
 
-IGNORED: Final = ("annotations", "parsed", "cache_control")
-"""Fields that change no answer: notes on an earlier answer's text, its value, and when to cache."""
+IGNORED: Final = ("annotations", "parsed", "reasoning", "reasoning_content", "cache_control")
+"""Fields that change no answer: notes on an earlier answer's text, its value, its reasoning, and when to cache."""
 
 Message: TypeAlias = Mapping[str, Any]
 

@@ -80,7 +80,7 @@ def test_an_answer_with_a_form_refuses_stop_sequences(model: VisionModel, form: 
         model.query(IMAGE, "why?", settings={"stop": "END"}, **form)
 
 
-@pytest.mark.parametrize("stop", ["", ["a", ""], list("abcde"), 5, ["a", 5], "x" * 1001, None])
+@pytest.mark.parametrize("stop", ["", ["a", ""], list("abcde"), 5, ["a", 5], "x" * 1001, {}])
 def test_stop_sequences_are_checked(model: VisionModel, stop: Any) -> None:
     with pytest.raises(SettingsError, match="setting 'stop' is"):
         model.query(IMAGE, "why?", settings={"stop": stop})

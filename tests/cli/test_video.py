@@ -221,7 +221,7 @@ def test_frames_of_another_size_fit_into_the_first(fake: FakeModel, tmp_path: Pa
 def test_sound_that_does_not_fit_is_reported(fake: FakeModel, clip: str, tmp_path: Path, capsys: Captured) -> None:
     assert main(["detect", clip, "mug", "--output", str(tmp_path / "found.webm")]) == 0
 
-    assert ".webm cannot hold all of the sound (aac): end the name in .mkv" in capsys.readouterr().err
+    assert ".webm cannot hold all of the sound (aac): a name in .mkv" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

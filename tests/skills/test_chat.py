@@ -135,6 +135,7 @@ def test_a_field_that_is_not_used_is_refused_by_name(message: Any, words: str) -
 def test_fields_that_change_no_answer_are_taken() -> None:
     hint = {"cache_control": {"type": "ephemeral"}}
     unused = {"refusal": None, "audio": None, "tool_calls": [], "annotations": [{"type": "url_citation"}]}
+    unused |= {"reasoning_content": "They look alike."}
     messages = [QUESTION | hint, {"role": "assistant", "content": "Two.", **unused}, says(image("x") | hint)]
 
     assert read_messages(messages).images == ("x",)

@@ -90,6 +90,8 @@ class ChatMessage(Body):
     tool_calls: Annotated[Any, Only([])] = None
     annotations: Ignored = None
     parsed: Ignored = None
+    reasoning: Ignored = None
+    reasoning_content: Ignored = None
     cache_control: Ignored = None
 
 
