@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from photonlite.grammar.automata.alphabet import COORDINATE
+from photonlite.grammar.automata.alphabet import COORDINATE, BoolArray
 from photonlite.grammar.automata.tables import AutomatonTables
 from photonlite.grammar.decoding.spelling import ForcedTexts, Spell
 from photonlite.request import Allowed
@@ -28,12 +28,24 @@ class TokenBytes:
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):
             raise IndexError(f"id {index} of a vocabulary of {len(self)}")
-        return self._data[self._ends[index] : self._ends[index + 1]]
+        bound = self._ends.item  # a plain int
+        return self._data[bound(index) : bound(index + 1)]
 
     def holding(self, letter: bytes) -> list[int]:
         """Return the tokens that contain a byte, in order."""
         places = np.flatnonzero(np.frombuffer(self._data, np.uint8) == letter[0])
         found: list[int] = np.unique(np.searchsorted(self._ends, places, side="right") - 1).tolist()
+        return found
+
+    @functools.cached_property
+    def pairs(self) -> BoolArray:
+        """Whether a byte stands before another in some token: [256, 256]."""
+        data = np.frombuffer(self._data, np.uint8)
+        begins = np.zeros(len(data) + 1, np.bool_)
+        begins[self._ends] = True
+        second = np.flatnonzero(~begins[:-1])
+        found = np.zeros((256, 256), np.bool_)
+        found[data[second - 1], data[second]] = True
         return found
 
     def of_length(self, length: int) -> list[int]:
@@ -99,9 +111,13 @@ class Automaton:
                 return DEAD_END
         return state
 
-    def allowed(self, state: int, left: int, *, digits: bool = False) -> Allowed:
-        """Return what may stand in a state with `left` tokens left, at least its `distance`; with digits on request."""
-        if not digits and (only := self._first_forced(state)) is not None:
+    def allowed(self, state: int, left: int, before: bytes | None = None, *, digits: bool = False) -> Allowed:
+        """Return what may stand in a state with `left` tokens left, at least its `distance`; with digits on request.
+
+        `before` is the text up to the state, at least its last `REACH` bytes; where it is not given, no spelling of
+        forced text is left out.
+        """
+        if not digits and (only := self._first_forced(state, before)) is not None:
             return _only(only)
         over = left - self._distance[state]
         row = self._row_of[3 * state + (0 if over > self._longer[state] else 1 if over > 0 else 2)]
@@ -112,16 +128,16 @@ class Automaton:
             allowed = self._allowed[place] = _with_digits(made, self.tables.ids.digits) if digits else made
         return allowed
 
-    def limits(self, state: int, left: int) -> bool:
+    def limits(self, state: int, left: int, before: bytes | None = None) -> bool:
         """Whether having only `left` tokens left excludes a token that the grammar alone allows."""
         over = left - self._distance[state]
         rows = self._row_of
-        if over > self._longer[state] or self._first_forced(state) is not None:
+        if over > self._longer[state] or self._first_forced(state, before) is not None:
             return False
         return rows[3 * state] != rows[3 * state + (1 if over > 0 else 2)]
 
-    def _first_forced(self, state: int) -> int | None:
-        return None if self._forced is None else self._forced.first(state)
+    def _first_forced(self, state: int, before: bytes | None) -> int | None:
+        return None if self._forced is None or before is None else self._forced.first(state, before)
 
     def _make(self, row: int) -> Allowed:
         rows, ids = self.tables.rows, self.tables.ids

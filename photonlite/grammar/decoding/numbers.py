@@ -79,19 +79,19 @@ class NumberAutomaton:
         vertical = number.vertical != (number.digits > 0)
         return DEAD_END if behind < 0 else self._join(behind, _Number(vertical=vertical))
 
-    def allowed(self, state: int, left: int) -> Allowed:
+    def allowed(self, state: int, left: int, before: bytes | None = None) -> Allowed:
         base, number = self._split(state)
         if self.expects_number(state):
             return _digits(self.tables.ids.digits)
         fits = self._takes_digit(number) and left > self._base.distance(base)
-        return self._base.allowed(base, left, digits=fits)
+        return self._base.allowed(base, left, before, digits=fits)
 
-    def limits(self, state: int, left: int) -> bool:
+    def limits(self, state: int, left: int, before: bytes | None = None) -> bool:
         base, number = self._split(state)
         if self.expects_number(state):
             return False
         excluded = self._takes_digit(number) and left <= self._base.distance(base)
-        return excluded or self._base.limits(base, left)
+        return excluded or self._base.limits(base, left, before)
 
     def _takes_digit(self, number: _Number) -> bool:
         return 0 < number.digits < self._lengths[number.vertical] and not number.is_zero

@@ -22,6 +22,7 @@ from photonlite.errors import GrammarError
 from photonlite.grammar.decoding.automaton import Automaton, TokenBytes
 from photonlite.grammar.decoding.grammars import BudgetedGrammar
 from photonlite.grammar.decoding.numbers import NumberAutomaton
+from photonlite.grammar.decoding.spelling import REACH
 from photonlite.request import Allowed, Token
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
@@ -42,13 +43,14 @@ class TypedGrammar(BudgetedGrammar):
         self._automaton = automaton
         self._end = automaton.tables.ids.end
         self._state = automaton.start
+        self._before = b""  # the end of the text so far
         self._limited = False
         if automaton.is_complete(self._state):
             self._finish_reason = "stop"  # only the empty text is an answer
 
     @property
     def allowed(self) -> Allowed:
-        return self._automaton.allowed(self._state, self._left)
+        return self._automaton.allowed(self._state, self._left, self._before)
 
     @property
     def run(self) -> tuple[int, ...]:
@@ -59,9 +61,11 @@ class TypedGrammar(BudgetedGrammar):
         return left
 
     def _advance(self, token: Token) -> str | None:
-        self._limited = self._limited or self._automaton.limits(self._state, self._held_back(self._left + 1))
+        left = self._held_back(self._left + 1)
+        self._limited = self._limited or self._automaton.limits(self._state, left, self._before)
         if token.id != self._end:
             self._state = self._automaton.after(self._state, token.id)
+            self._before = (self._before + self._automaton.letters(token.id))[-REACH:]
             if not self._automaton.is_complete(self._state):
                 return None
         return "length" if self._limited else "stop"
@@ -147,14 +151,14 @@ class UniqueNamesGrammar(TypedGrammar):
 
     def _choose(self) -> Allowed:
         held_back = self._held_back(self._left)
-        allowed = self._automaton.allowed(self._state, held_back)
+        allowed = self._automaton.allowed(self._state, held_back, self._before)
         if not any(self._position.open):  # there are no names to repeat
             return allowed
         left = _without(allowed, self._repeating(allowed))
         if left is not None:
             return left
         # The budget forces the end of a repeated name: use the token held back for one more letter.
-        allowed, self._limited = self._automaton.allowed(self._state, self._left), True
+        allowed, self._limited = self._automaton.allowed(self._state, self._left, self._before), True
         singles = self._quotes.singles
         letters = tuple(index for index, letter in singles if allowed.permits(index) and self._makes_new(letter))
         if not letters:

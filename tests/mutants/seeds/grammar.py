@@ -111,15 +111,22 @@ MUTANTS = [
     Mutant(
         "forced text: an id without bytes is forced, and again behind itself",
         "grammar/decoding/spelling.py",
-        "            if not piece or begin",
-        "            if begin",
+        "            if not piece or at ",
+        "            if at ",
         "tests/grammar/decoding/test_spelling.py",
     ),
     Mutant(
         "forced text: each token is encoded for itself, on the engine's thread",
         "grammar/decoding/spelling.py",
-        "                for begin, first in found:\n",
-        "                for begin, first in found[:1]:\n",
+        "            at += len(piece)\n",
+        "            at += len(piece)\n            if at > skipped:\n                break\n",
+        "tests/grammar/decoding/test_spelling.py",
+    ),
+    Mutant(
+        "forced text: it is spelled as if nothing stood before it",
+        "grammar/decoding/spelling.py",
+        "                return state, text[at:-1]\n",
+        '                return state, b""\n',
         "tests/grammar/decoding/test_spelling.py",
     ),
     Mutant(
