@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photonlite.config import Batching, Encoding, EngineConfig, KvDtype
+from photonlite.config import Batching, Encoding, EngineConfig, KvDtype, Precision
 from photonlite.engine.engine import Engine
 from photonlite.errors import RequestCancelledError
 from photonlite.grammar.automata.tables import SpecialIds
@@ -26,6 +26,8 @@ from photonlite.grammar.spec import GrammarSpec
 from photonlite.images.crops import ImageCrops
 from photonlite.models.moondream.model import MoondreamModel
 from photonlite.models.moondream.prompts import MoondreamPrompts
+from photonlite.models.precisions import Precisions
+from photonlite.models.quantised import prepare, quantise_layers
 from photonlite.request import Allowed, Grammar, Request, SamplingSettings, Token
 from photonlite.runner.buffers import kv_format
 from photonlite.runner.memory import bytes_of_page
@@ -269,16 +271,21 @@ class Scene:
         seed: Of everything.
         count: Requests.
         kv_dtype: Of keys and values.
+        weights: Precision of the decoder's linear layers; None for the model's type.
     """
 
-    def __init__(self, seed: int, count: int, kv_dtype: KvDtype = "auto") -> None:
+    def __init__(self, seed: int, count: int, kv_dtype: KvDtype = "auto", weights: Precision | None = None) -> None:
         self.dice = random.Random(seed)
-        self.kind = self.dice.choice(_KINDS)
+        self.kind = self.dice.choice(_KINDS[:2] if weights else _KINDS)  # experts are not quantised
         vision = {"crop_size": 16, "enc_patch_size": 4}
         raw = "photonlite_nano" if self.kind == "nano" else self.kind
         text = EXPERTS if self.kind == "moondream3" else {}
-        self.config = tiny_config(raw, vision=vision, text=text)
-        self.model = _weights(self.config, seed % 7)
+        sections = {"vision": vision, "text": text}
+        if weights is not None:  # rows that kernels of 4 bits take
+            text = {"dim": 64, "ff_dim": 64, "n_heads": 8}
+            sections = {"vision": vision | {"proj_out_dim": 64}, "text": text, "region": {"dim": 64}}
+        self.config = tiny_config(raw, **sections)
+        self.model = _weights(self.config, seed % 7, weights)
         self.kv = kv_format(kv_dtype, self.model, CPU, torch.float64)
         self.crops = [self._crops() for _ in range(5)]
         self.asked = [self._ask() for _ in range(count)]
@@ -370,9 +377,15 @@ WAYS = (
 )
 
 
-def check_scene(seed: int, count: int, kv_dtype: KvDtype = "auto", ways: Iterable[Way] = WAYS) -> dict[str, int]:
+def check_scene(
+    seed: int,
+    count: int,
+    kv_dtype: KvDtype = "auto",
+    ways: Iterable[Way] = WAYS,
+    weights: Precision | None = None,
+) -> dict[str, int]:
     """Compare ways of running a scene with the oracle; returns counts of exercised events."""
-    return check(Scene(seed, count, kv_dtype), f"seed {seed}", ways)
+    return check(Scene(seed, count, kv_dtype, weights), f"seed {seed}", ways)
 
 
 def check(scene: Scene, name: str, ways: Iterable[Way] = WAYS) -> dict[str, int]:
@@ -414,8 +427,11 @@ def _rounded(tokens: Iterable[Token]) -> list[float]:
     return [number for token in tokens for number in (token.probability, *token.masses, *token.scores)]
 
 
-def _weights(config: object, seed: int) -> MoondreamModel:
-    return tiny_model(config, seed).double()  # type: ignore[arg-type]
+def _weights(config: object, seed: int, weights: Precision | None = None) -> MoondreamModel:
+    model = tiny_model(config, seed).double()  # type: ignore[arg-type]
+    quantise_layers(model, Precisions(weights))
+    prepare(model, CPU)
+    return model
 
 
 _: type[Grammar] = Chance

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from photonlite.config import KvDtype
+from photonlite.config import KvDtype, Precision
 from tests.equality import WAYS, check_scene
 
 COUNT = 25
@@ -24,6 +24,12 @@ def check(seeds: range, kv_dtype: KvDtype = "auto") -> None:
 
 def test_some_random_requests_equal_the_oracle_at_both_depths() -> None:
     check_scene(0, 10, "auto")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_weights_in_8_and_4_bits_give_equal_answers_in_any_batch(weights: Precision) -> None:
+    check_scene(1, 10, weights=weights)
 
 
 @pytest.mark.long(first=True)

@@ -21,10 +21,11 @@ from bench.nano.evaluation.records import SKILLS, Skill
 from bench.quantised.answers import ask_in_parts, choices_of, write_answers
 from bench.quantised.logits import compare_logits, time_steps
 from bench.quantised.models import full_model
+from bench.quantised.products import time_products
 from photonlite.device.names import resolve_device
 
 RESULTS = Path(__file__).parents[1] / "results" / "quantised.md"
-PARTS = ("answers", "logits", "steps")
+PARTS = ("answers", "logits", "products", "steps")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page = Page("What weights in 8 and 4 bits cost and gain", options.output)
     machine = describe(resolve_device(options.device))
     page.put("", f"{options.date}, {machine}. Made by `python -m bench.quantised`.\n\n{NOTES}")
+    if "products" in options.only:
+        shapes = (((128, 64),), (1, 5)) if options.tiny else ()
+        page.put("Products on the CPU, one thread", time_products(options.rounds, *shapes))
     if "logits" in options.only or "steps" in options.only:
         model = full_model(options.layers, tiny=options.tiny)
         shape = "A tiny shape" if options.tiny else f"Moondream 2's shape, {options.layers} layers"

@@ -61,7 +61,7 @@ def quantised_copy(model: MoondreamModel, precisions: Precisions, dtype: torch.d
     for parameter in made.parameters():
         if parameter.dtype == torch.float32:
             parameter.data = parameter.data.to(dtype)
-    prepare(made, torch.device("cpu"), dtype)
+    prepare(made, torch.device("cpu"))
     return made
 
 

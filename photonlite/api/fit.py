@@ -43,7 +43,7 @@ def choose_precisions(
         free //= ranks  # they share the memory
     texts = (None,) if ranks > 1 else files.family.text_precisions(files.config, files.weights)
     for choice in _by_quality(texts, vision):
-        need = _needed_bytes(files, choice, where, dtype, config)
+        need = _needed_bytes(files, choice, dtype, config)
         if need <= free:
             _logger.info(
                 "Weights that fit: %s (%s with a request, of %s)", choice or "full", _shown(need), _shown(free)
@@ -69,9 +69,7 @@ def _by_quality(texts: Sequence[Precision | None], vision: Precision | None) -> 
     return [Precisions(*pair) for pair in pairs if pair[0] in texts]
 
 
-def _needed_bytes(
-    files: ModelFiles, precisions: Precisions, where: torch.device, dtype: torch.dtype, config: EngineConfig
-) -> int:
+def _needed_bytes(files: ModelFiles, precisions: Precisions, dtype: torch.dtype, config: EngineConfig) -> int:
     """Return the bytes of weights, of keys and values of a longest request, and of workspaces: of rank 0, if several.
 
     It has the image encoder, and so the most.
@@ -82,7 +80,7 @@ def _needed_bytes(
     page_bytes = bytes_of_page(model.shape, dtype, config.page_size) // ranks
     context = min(model.shape.max_context, config.max_context or _LONGEST)
     pages = longest_pages(model.shape, config.page_size) * context // model.shape.max_context + 2
-    weights = outline_bytes(cast(nn.Module, model), precisions, dtype, host=where.type == "cpu")
+    weights = outline_bytes(cast(nn.Module, model), precisions, dtype)
     return weights + pages * page_bytes + WORKSPACE_BYTES
 
 

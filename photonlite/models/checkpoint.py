@@ -67,7 +67,7 @@ def load_files(
         refuse_ranks(precisions, ranks.count)
     options = LoadOptions(device, dtype, max_context, ranks, precisions)
     model, prompts = files.family.load(files.config, files.tokenizer, files.weights, options)
-    prepare(cast(nn.Module, model), device, dtype)
+    prepare(cast(nn.Module, model), device)
     layers = precisions_of(cast(nn.Module, model))
     found = replace(precisions, text=layers.get("text"), vision=layers.get("vision"))
     return LoadedModel(files.name, model, prompts, files.sampling, files, found, files.family)

@@ -20,7 +20,7 @@ from photonlite.config import Precision
 from photonlite.device.cpu import set_threads
 from photonlite.errors import CheckpointError, SettingsError
 from photonlite.kernels import cards
-from photonlite.kernels.host_products import Choice, HostProduct, measure
+from photonlite.kernels.host_products import HostProduct, Pack, Stored, kernel
 from photonlite.kernels.quantised import Weight, dense
 from photonlite.kernels.quantised import obstacle as weight_obstacle
 from photonlite.kernels.reference.compensation import quantise_for
@@ -31,7 +31,7 @@ from photonlite.models.precisions import Precisions
 from photonlite.models.shards import read_headers, read_tensors
 
 _PARTS = ("values", "scale", "shift")
-_FEW = "text."  # begins the names of layers that a few rows go through
+_TEXT = "text."  # begins the names of the decoder's layers
 _LEFT = ("patch_emb", "patch_embed", "router")  # last parts of names of layers that keep the model's type
 
 
@@ -62,17 +62,13 @@ def give_head(model: Any) -> bool:
     return True
 
 
-def outline_bytes(model: nn.Module, precisions: Precisions, dtype: torch.dtype, *, host: bool = False) -> int:
-    """Return the bytes that the weights of a model without values will take, there or on a host; it is changed.
-
-    On a host a decoder's int8 may be there twice: see `kernels.host_products`.
-    """
+def outline_bytes(model: nn.Module, precisions: Precisions, dtype: torch.dtype) -> int:
+    """Return the bytes that the weights of a model without values will take; it is changed."""
     if precisions.text is not None:
         give_head(model)
     replace_layers(model, layers_of(model, precisions))
     state = model.state_dict().items()
-    packed = sum(value.numel() for name, value in state if name.startswith(_FEW) and value.dtype == torch.int8)
-    return packed * host + sum(
+    return sum(
         value.numel() * (value.element_size() if _keeps_type(name, value) else dtype.itemsize) for name, value in state
     )
 
@@ -186,12 +182,13 @@ class QuantisedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self._product is None:
             return functional.linear(x, dense(self.stored, x.dtype), self.bias)
-        out = self._product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
+        out = self._product.multiply(x.reshape(-1, x.shape[-1])).to(x.dtype).view(*x.shape[:-1], -1)
         return out if self.bias is None else out + self.bias
 
-    def prepare(self, choice: Choice) -> None:
-        """Let the CPU multiply a few rows in a way of its own."""
-        self._product = HostProduct(self.stored, choice)
+    def prepare(self, pack: Pack | None) -> None:
+        """Hand the weight over to a kernel of the CPU, if there is one that takes it."""
+        packed = None if pack is None else pack(self.stored)
+        self._product = packed or Stored(self.stored)
         for name in _PARTS:
             setattr(self, name, None)
 
@@ -274,17 +271,17 @@ def give_values(model: nn.Module, state: Mapping[str, Tensor], device: torch.dev
     model.requires_grad_(False).eval()
 
 
-def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Convert quantised layers to what a device multiplies with; an image encoder has no use for a few rows."""
+def prepare(model: nn.Module, device: torch.device) -> None:
+    """Convert quantised layers to what a device multiplies with; an image encoder multiplies in the model's type."""
     if device.type != "cpu":
         return
     layers = {name: one for name, one in model.named_modules() if isinstance(one, QuantisedLinear)}
-    choices = [measure(layer.precision, dtype) if name.startswith(_FEW) else Choice() for name, layer in layers.items()]
+    packs = [kernel(layer.precision) if name.startswith(_TEXT) else None for name, layer in layers.items()]
     # PyTorch packs int8 in one thread. It packs int4 in several, and would take five bytes a weight in each of ours.
     narrow = any(layer.precision == "int4" for layer in layers.values())
     threads = 1 if narrow else torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=None if narrow else partial(set_threads, 1)) as pool:
-        list(pool.map(QuantisedLinear.prepare, layers.values(), choices))
+        list(pool.map(QuantisedLinear.prepare, layers.values(), packs))
 
 
 def _tensors(weight: QuantisedWeight) -> dict[str, Tensor]:

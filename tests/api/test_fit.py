@@ -1,12 +1,10 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 import photonlite
 from photonlite.api import fit
@@ -18,7 +16,6 @@ from photonlite.models.families import LoadOptions
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.moondream.weights import load_model
 from photonlite.models.precisions import Precisions
-from photonlite.models.quantised import layers_of, replace_layers
 from photonlite.runner.memory import WORKSPACE_BYTES
 from tests.models.checkpoints import make_folder
 from tests.models.moondream.test_int4 import published
@@ -28,7 +25,7 @@ F32 = torch.float32
 
 
 def need(precisions: Precisions, files: ModelFiles | None = None, ranks: int = 1) -> int:
-    return fit._needed_bytes(files or resolve(GOLDEN), precisions, CPU, F32, EngineConfig(tensor_parallel=ranks))
+    return fit._needed_bytes(files or resolve(GOLDEN), precisions, F32, EngineConfig(tensor_parallel=ranks))
 
 
 def chosen(
@@ -60,19 +57,6 @@ def test_the_best_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch, caplog: py
     assert chosen(need(Precisions()) - 1, monkeypatch) == Precisions("int8")
     assert chosen(need(Precisions("int4", "int8")), monkeypatch, "int8") == Precisions("int4", "int8")
     assert "Weights that fit: text in int4 and vision in int8" in caplog.text
-
-
-def test_on_the_cpu_a_kernel_may_hold_the_int8_of_a_decoder_once_more() -> None:
-    files, config, cuda = resolve(GOLDEN), EngineConfig(), torch.device("cuda")
-    for precisions in (Precisions("int8", "int8"), Precisions("int4", "int8"), Precisions()):
-        more = need(precisions) - fit._needed_bytes(files, precisions, cuda, F32, config)
-        with torch.device("meta"):
-            model = files.family.outline(files.config, files.weights)
-        replace_layers(cast(nn.Module, model), layers_of(cast(nn.Module, model), precisions))
-        parts = model.text.state_dict().values()
-        text = sum(value.numel() for value in parts if value.dtype == torch.int8)
-        assert more == text
-        assert (text > 0) == (precisions.text == "int8")
 
 
 def test_where_nothing_fits_the_error_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -6,12 +7,12 @@ import torch
 from photonlite.config import Precision
 from photonlite.kernels import host_products
 from photonlite.kernels.host_products import (
-    Choice,
     HostProduct,
     Pack,
     PlainInt8,
+    Stored,
     int4_block,
-    measure,
+    kernel,
     pack_int4,
     plain_int8,
     split_int8,
@@ -23,39 +24,66 @@ def matrix(rows: int = 192, columns: int = 256) -> torch.Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("pack", [plain_int8, pack_int4])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("pack", [split_int8, plain_int8, pack_int4])
+@pytest.mark.parametrize("rows", [1, 3, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_few_rows_are_multiplied_by_the_packed_kernel(pack: Pack, rows: int, dtype: torch.dtype) -> None:
+def test_any_number_of_rows_is_multiplied_with_the_rounding_of_the_kernel(
+    pack: Pack, rows: int, dtype: torch.dtype
+) -> None:
     weight, x = quantise(matrix(), "int4" if pack is pack_int4 else "int8"), matrix(rows).to(dtype)
-    product = HostProduct(weight, Choice(pack, few=4))
+    product = packed(pack, weight)
 
-    found = product(x)
+    found = product.multiply(x)
 
-    wanted = x.bfloat16().double() @ dequantise(weight, torch.float64).t()
-    assert found.dtype == dtype
-    assert float((found - wanted).norm() / wanted.norm()) < 0.01
-    if dtype == torch.float32 and product.takes_few:
-        assert torch.equal(found, found.bfloat16().float())  # the packed kernel's results are bfloat16
+    wanted = x.double() @ dequantise(weight, torch.float64).t()
+    error = float((found - wanted).norm() / wanted.norm())
+    assert error < (0.001 if pack is split_int8 else 0.005)
+    # int4 and plain int8 give bfloat16 at any number of rows.
+    assert torch.equal(found, found.bfloat16().to(found.dtype)) is (pack is not split_int8)
+
+
+@pytest.mark.parametrize("pack", [split_int8, plain_int8, pack_int4])
+@pytest.mark.parametrize("shape", [(192, 256), (128, 2048), (64, 96)])
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 31, 64, 257, 600])
+def test_a_row_has_the_same_product_however_many_are_multiplied_with_it(
+    pack: Pack, shape: tuple[int, int], rows: int
+) -> None:
+    product = packed(pack, quantise(matrix(*shape), "int4" if pack is pack_int4 else "int8"))
+    x = matrix(600, shape[1])
+
+    whole = product.multiply(x)
+
+    assert torch.equal(product.multiply(x[:rows]), whole[:rows])
+    assert torch.equal(product.multiply(x[-rows:]), whole[-rows:])
+
+
+@pytest.mark.parametrize("pack", [split_int8, pack_int4])
+def test_a_packed_matrix_is_held_once(pack: Pack) -> None:
+    weight = quantise(matrix(), "int4" if pack is pack_int4 else "int8")
+    values = weakref.ref(weight.values)
+    product = packed(pack, weight)
+    del weight
+
+    assert values() is None
+    assert product.matrix(torch.float32).shape == (192, 256)
 
 
 @pytest.mark.parametrize(("columns", "takes"), [(40, False), (48, True)])
 def test_int8_whose_last_columns_the_kernel_would_read_behind_the_matrix_goes_without_it(
     columns: int, takes: bool
 ) -> None:
-    weight, x = quantise(matrix(columns=columns), "int8"), matrix(3, columns)
-    product = HostProduct(weight, Choice(plain_int8, few=4))
-
-    assert product.takes_few is takes
-    wanted = x.double() @ dequantise(weight, torch.float64).t()
-    assert float((product(x) - wanted).norm() / wanted.norm()) < 0.01
+    assert (plain_int8(quantise(matrix(columns=columns), "int8")) is not None) is takes
 
 
-def split(weight: QuantisedWeight) -> HostProduct:
-    product = HostProduct(weight, Choice(split_int8, few=64))
-    if not product.takes_few or torch.backends.quantized.engine not in ("x86", "fbgemm"):
-        pytest.skip("this build of PyTorch has no product of 8 and 7 bits for x86")
+def packed(pack: Pack, weight: QuantisedWeight) -> HostProduct:
+    product = pack(weight)
+    if product is None or (pack is split_int8 and torch.backends.quantized.engine not in ("x86", "fbgemm")):
+        pytest.skip("this build of PyTorch has no such kernel")
     return product
+
+
+def split(weight: QuantisedWeight) -> Callable[[torch.Tensor], torch.Tensor]:
+    return packed(split_int8, weight).multiply
 
 
 def test_rows_in_two_numbers_of_7_bits_lose_next_to_nothing() -> None:
@@ -96,32 +124,28 @@ def test_a_row_is_multiplied_as_if_it_were_alone_even_beside_nan() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "int4"])
-def test_more_rows_are_multiplied_in_their_own_type_part_by_part(
+def test_without_a_kernel_rows_are_multiplied_in_their_own_type_part_by_part(
     precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_products, "PART", 128 * 256)  # a part and a half
     weight, x = quantise(matrix(), precision), matrix(5)
 
-    for pack in (None, *host_products._PACKS[precision]):
-        found = HostProduct(weight, Choice(pack, few=4))(x)
-        assert torch.allclose(found, x @ dequantise(weight, torch.float32).t(), rtol=1e-4, atol=1e-3)
+    found = Stored(weight).multiply(x)
+
+    assert torch.allclose(found, x @ dequantise(weight, torch.float32).t(), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "int4"])
 def test_the_matrix_comes_back_exactly(precision: Precision) -> None:
     weight = quantise(matrix(), precision)
-    for pack in (None, *host_products._PACKS[precision]):
-        assert torch.equal(
-            HostProduct(weight, Choice(pack, few=4)).matrix(torch.float32), dequantise(weight, torch.float32)
-        )
+    for pack in (Stored, *host_products._PACKS[precision]):
+        if (product := pack(weight)) is not None:
+            assert torch.equal(product.matrix(torch.float32), dequantise(weight, torch.float32))
 
 
 @pytest.mark.parametrize("shape", [(192, 144), (190, 256)])  # groups of 16; rows that no block divides
-def test_int4_that_the_packed_kernel_does_not_take_is_multiplied_all_the_same(shape: tuple[int, int]) -> None:
-    weight, x = quantise(matrix(*shape), "int4"), matrix(2, shape[1])
-    assert pack_int4(weight) is None
-    found = HostProduct(weight, Choice(pack_int4, few=4))(x)
-    assert torch.allclose(found, x @ dequantise(weight, torch.float32).t(), atol=1e-3)
+def test_int4_that_the_packed_kernel_does_not_take_goes_without_it(shape: tuple[int, int]) -> None:
+    assert pack_int4(quantise(matrix(*shape), "int4")) is None
 
 
 def test_a_processor_with_an_unknown_layout_goes_without_the_packed_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,33 +172,21 @@ def test_a_build_without_fbgemm_goes_without_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(host_products, "_SHAPE", (64, 64))
-    measure.cache_clear()
+def untried() -> Iterator[None]:
+    kernel.cache_clear()
     yield
-    measure.cache_clear()
+    kernel.cache_clear()
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_of_kernels_the_quickest_is_taken_up_to_the_rows_at_which_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(weight: QuantisedWeight) -> PlainInt8:
-        return PlainInt8(weight)
-
-    monkeypatch.setattr(host_products, "_PACKS", {"int8": (PlainInt8, other), "fp8": ()})
-    # packed and in parts, at 1, 4 and 16 rows of one, and of the other
-    times = iter([1.0, 2.0, 2.0, 2.0, 5.0, 4.0, 0.5, 2.0, 3.0, 2.0])
-    monkeypatch.setattr(host_products, "_shortest", lambda run: next(times))
-    assert measure("int8", torch.float32) == Choice(other, 1)
-    assert measure("fp8", torch.float32) == Choice()
-    assert next(times, None) is None
-
-
-@pytest.mark.usefixtures("unmeasured")
-def test_a_kernel_that_is_not_exact_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("untried")
+def test_the_first_kernel_that_is_there_and_errs_little_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     class Coarse(PlainInt8):
         def multiply(self, x: torch.Tensor) -> torch.Tensor:
-            return 1.02 * x @ self.rows(slice(None), torch.float32).t()
+            return 1.02 * x @ self.matrix(torch.float32).t()
 
-    monkeypatch.setattr(host_products, "_PACKS", {"int8": (Coarse,)})
-    monkeypatch.setattr(host_products, "_limit", lambda *given: pytest.fail("its time was measured"))
-    assert measure("int8", torch.float32) == Choice()
+    def missing(weight: QuantisedWeight) -> None:
+        return None
+
+    monkeypatch.setattr(host_products, "_PACKS", {"int8": (missing, Coarse, plain_int8), "int4": (missing,), "fp8": ()})
+    assert kernel("int8") is plain_int8
+    assert kernel("int4") is kernel("fp8") is None

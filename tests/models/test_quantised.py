@@ -16,7 +16,7 @@ from photonlite.models.families import LoadOptions
 from photonlite.models.layers import MaskedAttention
 from photonlite.models.loading import ModelFiles, resolve
 from photonlite.models.precisions import Precisions, check_precisions
-from photonlite.models.quantised import QuantisedLinear, fused_obstacle, obstacle, outline_bytes
+from photonlite.models.quantised import QuantisedLinear, fused_obstacle, obstacle, outline_bytes, prepare
 from photonlite.models.shards import stored_bytes
 from photonlite.models.writing import write_quantised
 from tests.models.checkpoints import GOLDEN, golden_tensors, make_folder
@@ -90,6 +90,20 @@ def test_every_family_computes_about_the_same(tmp_path: Path, family: str, preci
     assert relative(logits(unprepared), logits(full)) < 1e-5  # the same matrices, in the same places
     assert {name.rpartition(".")[2] for name in found} >= {"lm_head" if family == "moondream" else "head"}
     assert len(found) == sum(isinstance(m, nn.Linear) for m in full.text.modules())
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_decoders_layer_computes_a_row_alike_in_any_batch(precision: Precision, dtype: torch.dtype) -> None:
+    linear = torch.nn.Linear(256, 128).to(dtype)
+    model = torch.nn.ModuleDict({"text": torch.nn.ModuleDict({"layer": QuantisedLinear.of(linear, precision)})})
+    prepare(model, torch.device("cpu"))
+    layer, x = model.get_submodule("text.layer"), torch.randn(300, 256, dtype=dtype)
+
+    with torch.inference_mode():
+        whole = layer(x)
+        for count in (1, 3, 16, 64, 65, 299):
+            assert torch.equal(layer(x[:count]), whole[:count])
 
 
 @pytest.mark.parametrize("family", FAMILIES[:2])

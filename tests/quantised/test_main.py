@@ -12,6 +12,7 @@ from bench.quantised import answers
 from bench.quantised.answers import CHOICES, FULL, Choice, write_answers
 from bench.quantised.logits import VARIANTS, Variant, compare_logits, time_steps
 from bench.quantised.models import bytes_of_release, full_model, quantised_copy
+from bench.quantised.products import time_products
 from photonlite.models.precisions import Precisions
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -44,6 +45,18 @@ def test_logits_and_steps_are_tables() -> None:
     assert float(cells[1][1]) > 0
     steps = time_steps(model, 1, VARIANTS[:3]).splitlines()[2:]
     assert [row.split("|")[1].strip() for row in steps] == ["float32", "bfloat16", "int8, else float32"]
+
+
+def test_products_are_a_table_of_shapes_and_rows() -> None:
+    rows = time_products(1, ((64, 64), (128, 64)), (1, 5)).splitlines()[2:]
+
+    assert [[cell.strip() for cell in row.split("|")[1:3]] for row in rows] == [
+        ["64 x 64", "1"],
+        ["64 x 64", "5"],
+        ["128 x 64", "1"],
+        ["128 x 64", "5"],
+    ]
+    assert all(float(cell) > 0 for row in rows for cell in row.split("|")[3:-1])
 
 
 BOX, OTHER = (0.1, 0.1, 0.3, 0.3), (0.6, 0.6, 0.9, 0.9)

@@ -129,7 +129,7 @@ def test_places_are_counted_and_survive_writes_from_several_threads() -> None:
 def test_layers_whose_weights_are_quantised_and_have_no_bias_take_terms() -> None:
     plain = nn.Linear(64, 24, bias=False)
     model = nn.ModuleDict({"head": nn.Linear(2, 2), "layer": QuantisedLinear.of(plain, "int8")})
-    prepare(model, CPU, torch.float32)
+    prepare(model, CPU)
     term = AdapterTerm(AdapterPlace("layer", 0, 24), torch.randn(3, 64), torch.randn(24, 3))
     bank = AdapterBank(model, slots=1, rank=3)
     bank.write(1, AdapterWeights("", (term,)))
