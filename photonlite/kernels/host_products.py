@@ -86,7 +86,7 @@ class SplitInt8:
 
     def multiply(self, x: Tensor) -> Tensor:
         """Map ``[M, K]`` to ``[M, N]`` in float32."""
-        return torch.cat([self._multiply(rows.float()) for rows in x.split(_ROWS)])
+        return torch.cat([self._multiply(rows.float()) for rows in torch.split(x, _ROWS)])
 
     def _multiply(self, wide: Tensor) -> Tensor:
         low, high = wide.aminmax(dim=1, keepdim=True)
