@@ -14,7 +14,6 @@ part.
 from __future__ import annotations
 
 import functools
-import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,15 +26,12 @@ from torch.nn import functional
 from photonlite.config import Precision
 from photonlite.kernels.reference.quantised import QuantisedWeight, dequantise, quantise, unpack_codes
 
-_logger = logging.getLogger("photonlite")
-
 PART = 2**24  # numbers of a matrix that exist in full precision at a time
 _ALIGNED = 64  # its rows are a multiple of this
 _ROWS = 256  # that exist in 7 bits at a time
 _READ = 16  # columns that PyTorch's kernel of int8 reads at a time, from memory behind a row that has fewer left
 _BLOCKS = (32, 64, 16)  # rows that PyTorch's layout of int4 interleaves, which depends on the processor
 _GROUPS = (32, 64, 128, 256)  # columns of a group that its kernel takes
-_SHAPE = (256, 256)  # of the matrix that kernels are tried with
 _MISSING = (RuntimeError, AttributeError, NotImplementedError)  # raised by builds of PyTorch without a kernel
 _STEPS = 127.0  # of 7 bits: AVX2 adds two products of 7 and 8 bits in 16 bits
 _ERROR = 0.005  # of a product at most: rounding to bfloat16 makes 0.003, rows of 7 bits alone 0.015
@@ -187,12 +183,11 @@ _PACKS: dict[Precision, tuple[Pack, ...]] = {"int8": (split_int8, plain_int8), "
 @functools.cache
 def kernel(precision: Precision) -> Pack | None:
     """Return the first kernel of a precision that this build of PyTorch has and that errs little on this processor."""
-    weight = torch.randn(_SHAPE, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
     stored = quantise(weight, precision)
     wanted = Stored(stored).multiply(weight)
     for pack in _PACKS[precision]:
         packed = pack(stored)
         if packed is not None and (packed.multiply(weight) - wanted).norm() <= _ERROR * wanted.norm():
-            _logger.info("Products with %s weights: %s", precision, pack.__name__)
             return pack
     return None

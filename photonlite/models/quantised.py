@@ -187,8 +187,7 @@ class QuantisedLinear(nn.Module):
 
     def prepare(self, pack: Pack | None) -> None:
         """Hand the weight over to a kernel of the CPU, if there is one that takes it."""
-        packed = None if pack is None else pack(self.stored)
-        self._product = packed or Stored(self.stored)
+        self._product = (pack and pack(self.stored)) or Stored(self.stored)
         for name in _PARTS:
             setattr(self, name, None)
 

@@ -1,11 +1,12 @@
 """A rehearsal of the benchmark, and what its figures rest on."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bench.grammar import __main__ as command
-from bench.grammar import libraries, masks
+from bench.grammar import corpus, libraries, masks
 from bench.grammar.samples import samples, shipped
 from photonlite.grammar.decoding.automaton import DEAD_END
 
@@ -58,3 +59,28 @@ def test_a_library_that_does_not_compile_a_spec_leaves_a_gap_and_its_reason(
 
     assert found.refusal == "ValueError: no such thing"
     assert found.compile_s != found.compile_s
+
+
+def test_a_corpus_is_counted_by_what_compiles_and_what_is_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = [{"valid": True, "data": {"a": 1}}, {"valid": True, "data": {"b": 1}}, {"valid": False, "data": {"a": "x"}}]
+    schemas = [
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        {"not": {}},
+    ]
+    for number, schema in enumerate(schemas):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"schema": schema, "tests": tests}))
+
+    corpus.main([str(tmp_path)])
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["schemas", "2"],
+        ["compiled", "1"],
+        ["valid", "2"],
+        ["valid", "accepted", "1"],
+        ["invalid", "1"],
+        ["invalid", "accepted", "0"],
+        ["1", "SchemaError", "not"],
+    ]

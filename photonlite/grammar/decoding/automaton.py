@@ -114,8 +114,7 @@ class Automaton:
     def allowed(self, state: int, left: int, before: bytes | None = None, *, digits: bool = False) -> Allowed:
         """Return what may stand in a state with `left` tokens left, at least its `distance`; with digits on request.
 
-        `before` is the text up to the state, at least its last `REACH` bytes; where it is not given, no spelling of
-        forced text is left out.
+        All spellings of forced text may stand there unless `before` is given: at least the last `REACH` bytes of text.
         """
         if not digits and (only := self._first_forced(state, before)) is not None:
             return _only(only)

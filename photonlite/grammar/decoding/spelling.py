@@ -42,7 +42,6 @@ _AHEAD = 2048  # encodings that are made at once: some 0.1 s at most
 _KEPT = 2**12  # tokens besides those of each state: free text decides what stands before forced text
 _NONE = -1
 _SPACES = b" \t\r\n"
-_BYTES = bytes(range(256))
 # Up to the end of the last word or place.
 _WORD = re.compile(rb"(?s).*(?:[0-9A-Za-z\x80-\xff](?=[^0-9A-Za-z\x80-\xff])|[\x04\x05])")
 
@@ -86,7 +85,7 @@ class ForcedTexts:
         """Return a state and the text before it that its token depends on; None where nothing is forced."""
         if (letter := self._letters[state]) == _NONE:
             return None
-        text = before[-REACH:] + _BYTES[letter : letter + 1]
+        text = before[-REACH:] + bytes((letter,))
         at = len(text)
         while (word := _WORD.match(text, 0, at)) is not None:
             at = word.end()

@@ -24,10 +24,11 @@ WHOLE = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const")  # these describe a
 
 ANNOTATIONS = frozenset(  # these restrict nothing; "maxDepth", which is our own, only where a schema holds itself
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
-    | {"$schema", "$comment", "$defs", "definitions", "maxDepth"}
+    | {"$schema", "$comment", "$defs", "definitions", "maxDepth", "$id", "id"}
+    | {"example", "externalDocs", "xml", "links"}  # of OpenAPI and Hyper-Schema
 )
 
-KNOWN = ANNOTATIONS.union({"type", "$id"}, WHOLE, *BY_TYPE.values())
+RULES = {"type"}.union(WHOLE, *BY_TYPE.values())
 
 
 def refuse(message: str, keyword: str, where: str, cause: Exception | None = None) -> NoReturn:
@@ -42,13 +43,19 @@ def named(where: str) -> str:
     return (where if len(where) <= 100 else f"...{where[-97:]}") or "the schema itself"
 
 
+def rules_of(schema: Schema) -> set[str]:
+    """Return the keywords that are no annotations; those that begin with "x-" are (OpenAPI)."""
+    return {keyword for keyword in schema if keyword not in ANNOTATIONS and not str(keyword).startswith("x-")}
+
+
 def check_known(schema: Schema, where: str) -> None:
     """Refuse keywords that would not be enforced."""
-    for keyword in schema:
-        if keyword not in KNOWN:
-            refuse("photonlite cannot hold an answer to this keyword: leave it out", str(keyword), where)
-    if "$id" in schema and where:
-        refuse("only the outermost schema may have an id: references below would lead elsewhere", "$id", where)
+    if unknown := rules_of(schema) - RULES:
+        refuse("photonlite cannot hold an answer to this keyword: leave it out", min(map(str, unknown)), where)
+    for keyword in ("$id", "id"):  # the latter until draft 4
+        given = schema.get(keyword, "#")
+        if not isinstance(given, str) or (where and not given.startswith("#")):
+            refuse("only the outermost schema may have an id: references below would lead elsewhere", keyword, where)
 
 
 def below(where: str, *parts: str | int) -> str:

@@ -18,7 +18,6 @@ from photonlite.errors import GrammarError, GrammarTooLargeError, SchemaError
 from photonlite.grammar.automata.alphabet import BOX, LISTED_BOX, LISTED_POINT, POINT
 from photonlite.grammar.json_schema.disjoint import disjoint, tags_of
 from photonlite.grammar.json_schema.keywords import (
-    ANNOTATIONS,
     BY_TYPE,
     WHOLE,
     Schema,
@@ -32,6 +31,7 @@ from photonlite.grammar.json_schema.keywords import (
     range_of,
     refuse,
     resolved,
+    rules_of,
     sequence_of,
     types_of,
 )
@@ -108,7 +108,7 @@ class _Reader:
         whole = [keyword for keyword in WHOLE if keyword in schema]
         if not whole:
             return self._typed(schema, where, depth, tags)
-        others = schema.keys() - ANNOTATIONS - {"$id", whole[0]}
+        others = rules_of(schema) - {whole[0]}
         if whole[0] in ("enum", "const"):
             others -= {"type"}
         if others:
@@ -199,7 +199,7 @@ class _Reader:
     def _typed(self, schema: Schema, where: str, depth: int, tags: tuple[str, ...]) -> Fragment:
         if named_tags := [tag for tag in tags if tag in mapping_of(schema, "properties", where)]:
             schema = {**schema, "required": [*names_of(schema, "required", where), *named_tags]}
-        used = schema.keys() - ANNOTATIONS - {"type", "$id"}
+        used = rules_of(schema) - {"type"}
         types = types_of(schema, where)
         if not types:
             if not used:
@@ -316,7 +316,7 @@ def _allows_places(schema: Schema, keyword: str, where: str) -> bool:
     if keyword in ("minimum", "maximum"):
         bound = decimal_of(schema, keyword, where)
         return bound is not None and (bound <= 0 if keyword == "minimum" else bound >= 1)
-    return keyword == "type" or keyword in ANNOTATIONS
+    return keyword not in rules_of(schema) - {"type"}
 
 
 def _possible(ways: Iterable[Callable[[], Fragment]]) -> Fragment:

@@ -475,6 +475,9 @@ def lists(count: int) -> Any:
         ({"$ref": 3}, "$ref", ""),
         ({"$defs": 3}, "$defs", ""),
         ({"properties": {"a": {"$id": "y"}}}, "$id", "/properties/a"),
+        ({"properties": {"a": {"id": "http://example.com/a"}}}, "id", "/properties/a"),
+        ({"type": "object", "id": {"type": "string"}}, "id", ""),  # a property that is in no "properties"
+        ({"type": "integer", "min": 3}, "min", ""),
     ],
 )
 def test_unenforceable_keywords_are_refused_by_keyword_and_place(schema: Any, keyword: str, where: str) -> None:
@@ -482,6 +485,22 @@ def test_unenforceable_keywords_are_refused_by_keyword_and_place(schema: Any, ke
         read_schema(schema)[0]
 
     assert (caught.value.keyword, caught.value.where) == (keyword, where)
+
+
+def test_annotations_of_other_drafts_and_of_openapi_restrict_nothing() -> None:
+    plain = {"properties": {"a": {"type": "integer", "minimum": 3}, "b": {"enum": ["x"]}}, "required": ["a"]}
+    noted = {
+        "id": "http://example.com/schema",
+        "links": [],
+        "x-order": 1,
+        "properties": {
+            "a": {"id": "#a", "type": "integer", "minimum": 3, "example": 4, "x-unit": "mm"},
+            "b": {"enum": ["x"], "x-enum-names": ["X"], "xml": {}, "externalDocs": {}},
+        },
+        "required": ["a"],
+    }
+
+    assert read_schema(noted) == read_schema(plain)
 
 
 def test_a_place_with_half_a_character_is_named_in_text_that_can_be_sent() -> None:
