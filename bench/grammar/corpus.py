@@ -2,7 +2,8 @@
 
 The files of a folder are like those of MaskBench (JSONSchemaBench, `maskbench/data`): `{"schema": ..., "tests":
 [{"valid": true, "data": ...}]}`. An instance is accepted if its JSON text is, compact or with a space after each comma
-and colon, in the order of the file. Refused schemas are counted by error and keyword.
+and colon, in the order of the file. Refused schemas are counted by error and keyword. Compile time is limited as in the
+engine.
 """
 
 import argparse
@@ -13,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.grammar.samples import shipped
+from photonlite.config import EngineConfig
 from photonlite.errors import GrammarError
 from photonlite.grammar.automata.tables import AutomatonTables
-from photonlite.grammar.compiler.worker import compile_with
+from photonlite.grammar.compiler.client import GrammarCompiler
 from photonlite.skills.typed.forms import TextForm, form_of
 
 
@@ -38,13 +40,14 @@ def count(files: Sequence[Path]) -> tuple[Counter[str], Counter[str]]:
     counts: Counter[str] = Counter(schemas=len(files))
     refusals: Counter[str] = Counter()
     vocabulary = shipped()
-    build = compile_with(vocabulary.pieces, vocabulary.ids)
+    limit_s = EngineConfig().grammar_limit_s
+    compiler = GrammarCompiler(lambda: vocabulary.pieces, vocabulary.ids, limit_s=limit_s, cache_bytes=0)
     for file in files:
         case = json.loads(file.read_text())
         try:
             form = form_of(case["schema"], None, None)
             assert isinstance(form, TextForm)
-            tables = build(form.spec)
+            tables = compiler.compile(form.spec).result().tables
         except GrammarError as error:
             refusals[" ".join(filter(None, (type(error).__name__, getattr(error, "keyword", ""))))] += 1
             continue
@@ -53,6 +56,7 @@ def count(files: Sequence[Path]) -> tuple[Counter[str], Counter[str]]:
             kind = "valid" if test["valid"] else "invalid"
             counts[kind] += 1
             counts[f"{kind} accepted"] += accepts(tables, test["data"])
+    compiler.close()
     return counts, refusals
 
 
