@@ -59,8 +59,7 @@ class SamplingSettings:
         max_tokens: Tokens of a text or an outline at most; reasoning and answer count separately, as in the public
             reference. Lists of boxes and points do not count them.
         max_objects: Boxes or points at most.
-        seed: Makes a sampled result repeat on one device, as greedy ones do: in float32 to the token, else to the
-            rounding of the type (see "Exactness" in `engine/README.md`).
+        seed: Makes a sampled result repeat on one device as greedy ones do: see "Exactness" in `engine/README.md`.
         stop: Up to 4 sequences of 1 to 1,000 characters: a text ends before the first of them, and so does its
             computation. Reasoning is not searched for them.
 

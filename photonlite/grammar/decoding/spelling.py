@@ -124,8 +124,7 @@ class ForcedTexts:
                 self._first[key] = index
             at += len(piece)
         at = max(at, skipped)
-        rest = self._key(states[at - skipped], text[:at])
-        if rest is not None and self._letters[states[-1]] == _NONE:
+        if self._letters[states[-1]] == _NONE and (rest := self._key(states[at - skipped], text[:at])) is not None:
             self._first.setdefault(rest, None)
         return states[at - skipped], text[:at]
 
