@@ -115,6 +115,9 @@ def run(app: Starlette, config: ServerConfig, listener: socket.socket, **hooks: 
     ignore_pillow_warnings()
     warnings.filterwarnings("ignore", category=SeveralNamesWarning)  # clients do not see it
     server = DrainingServer(app, config, **hooks)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):  # has no descriptor
+            _copy(sys.stderr.fileno())  # while descriptors are free
     with short_collections():
         server.run(sockets=[listener])
     return server.exit_code
