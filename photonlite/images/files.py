@@ -17,7 +17,7 @@ ANIMATED: Final = frozenset(("AVIF", "GIF", "PNG", "WEBP"))
 
 
 class UnreadableImage:
-    """Takes the place of an image that cannot be read: whoever opens it gets the error."""
+    """Stands for an image that cannot be read; opening it raises the error."""
 
     def __init__(self, error: ImageError) -> None:
         self.error = error

@@ -47,7 +47,7 @@ def layers_of(model: nn.Module, precisions: Precisions) -> dict[str, Precision]:
 
 
 def precisions_of(model: nn.Module) -> dict[str, Precision]:
-    """Return in what the text and vision layers of a loaded model are quantised, whoever did it."""
+    """Return the precision of quantised text and vision layers of a loaded model, by part."""
     named = [(name.partition(".")[0], getattr(module, "precision", None)) for name, module in model.named_modules()]
     return {part: precision for part, precision in named if precision is not None}
 

@@ -22,7 +22,7 @@ _FILE_RIGHTS: Final = (0, 13, 14, 15, 15, 16)
 
 
 def confine() -> str:
-    """Give up what a worker needs for no job; return what this system could not take, "" for nothing.
+    """Drop rights that no job of a worker needs; return the names of measures this system lacks, or "".
 
     On Linux that concerns the calling thread: there must be no other.
     """

@@ -77,7 +77,7 @@ def is_video_file(name: str | Path) -> bool:
     try:
         with open(name, "rb") as file:
             return _START.match(file.read(16)) is not None
-    except OSError:  # whoever reads it says why it cannot be read
+    except OSError:  # reading it raises the error
         return False
 
 
